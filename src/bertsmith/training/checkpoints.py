@@ -70,9 +70,8 @@ def write_checkpoint(
     state.check_finite()
     temporary = partial_path(final)
     disk.make_folder(temporary)
-    written = {
-        name: disk.write_file(temporary / name, chunks, atomic=False) for name, chunks in _contents(state, files)
-    }
+    contents = _contents(state, files)
+    written = {name: disk.write_file(temporary / name, [data], atomic=False) for name, data in contents}
     manifest = {
         "format": FORMAT,
         "files": {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in written.items()},
@@ -83,20 +82,15 @@ def write_checkpoint(
     disk.commit_folder(temporary, final)
 
 
-def _contents(state: TrainingState, files: Mapping[str, bytes]) -> Iterator[tuple[str, list[bytes]]]:
+def _contents(state: TrainingState, files: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
     """The files of a checkpoint, one after another, so that only one is serialized at a time."""
-    yield PROGRESS, [json.dumps(state.progress, indent=1, allow_nan=False).encode()]
+    yield PROGRESS, json.dumps(state.progress, indent=1, allow_nan=False).encode()
     for name, data in files.items():
         assert name not in {MANIFEST, PROGRESS, WEIGHTS, OPTIMIZER}, f"{name} is a reserved name"
         assert Path(name).name == name, f"{name} is not a plain file name"
-        yield name, [data]
-    yield WEIGHTS, [_serialized(state.weights)]
-    yield OPTIMIZER, [_serialized(state.optimizer)]
-
-
-def _serialized(tensors: Mapping[str, Tensor]) -> bytes:
-    """A safetensors file; equal tensors give equal bytes."""
-    return safetensors.save({name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)})
+        yield name, data
+    for name, tensors in ((WEIGHTS, state.weights), (OPTIMIZER, state.optimizer)):  # equal tensors give equal bytes
+        yield name, safetensors.save({key: tensors[key].detach().cpu().contiguous() for key in sorted(tensors)})
 
 
 class Checkpoint:

@@ -47,10 +47,8 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, with None for numbers that are not finite."""
-        facts = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in self.facts.items()
-        }
+        infinite = {name for name, value in self.facts.items() if isinstance(value, float) and not math.isfinite(value)}
+        facts = self.facts | dict.fromkeys(infinite)
         return {"check": self.name, "state": self.state, "text": self.text, **facts}
 
 
@@ -170,11 +168,6 @@ def memory_advice(context: PreflightContext) -> str:
     return f"{first}take a smaller encoder or max_length"
 
 
-def out_of_memory(context: PreflightContext) -> BertsmithError:
-    """The error that the run would end with."""
-    return BertsmithError(f"out of memory with {context.forward_rows:,} rows in one forward: {memory_advice(context)}")
-
-
 def check_step(context: PreflightContext) -> Finding:
     """One forward, backward and update: are loss and gradient those of an untrained model?"""
     if context.world.device.type == "cuda":
@@ -183,7 +176,9 @@ def check_step(context: PreflightContext) -> Finding:
     first = next(context.trainer)
     metrics = {name: value for name, value in first.metrics().items() if name not in ("step", "seconds")}
     facts: dict[str, Any] = metrics | {"seconds": time.monotonic() - began}
-    chance = {} if context.recipe.start else chance_losses(context.model)
+    heads = [module for module in context.model.objectives.modules() if isinstance(module, Objective)]
+    # of uniform predictions, by objective with a fixed number of classes
+    chance = {} if context.recipe.start else {head.name: math.log(head.classes) for head in heads if head.classes}
     facts |= {f"expected/{name}": value for name, value in chance.items()}
     losses = ", ".join(_loss_and_chance(first, name, chance) for name in first.scores.losses)
     text = f"{_trial_rows(context)}: loss {losses}; gradient norm {first.gradient_norm:.3g}"
@@ -192,17 +187,11 @@ def check_step(context: PreflightContext) -> Finding:
         text += f"; {format_bytes(facts['peak_bytes'])} peak memory"
     if first.skipped:
         return problem(DataError(f"loss or gradient of the first step is not finite ({text})"), facts)
-    far = [name for name in chance if abs(first.scores.losses[name] - chance[name]) > FAR_FROM_CHANCE]
-    far = [name for name in far if first.scores.counts[name]]
+    labelled = [name for name in chance if first.scores.counts[name]]
+    far = [name for name in labelled if abs(first.scores.losses[name] - chance[name]) > FAR_FROM_CHANCE]
     if far:
         text += f"; {far[0]} is far from chance: check encoder.initializer_range and the objective's weight"
     return Finding(text, facts, "note" if far else "ok")
-
-
-def chance_losses(model: Model) -> dict[str, float]:
-    """The loss of uniform predictions, by objective with a fixed number of classes."""
-    objectives = [module for module in model.objectives.modules() if isinstance(module, Objective)]
-    return {objective.name: math.log(objective.classes) for objective in objectives if objective.classes}
 
 
 def check_speed(context: PreflightContext) -> Finding:
@@ -224,8 +213,9 @@ def check_speed(context: PreflightContext) -> Finding:
         facts["epochs"] = rows * 60 * minutes / context.packing.rows_per_epoch
         text += f"{minutes:g} minutes are {facts['epochs']:,.1f} epochs"
     else:
-        facts["run_seconds"] = context.total_rows / rows
-        text += f"the run takes about {_duration(facts['run_seconds'])}, without evaluation and checkpoints"
+        facts["run_seconds"] = left = context.total_rows / rows
+        duration = format_duration(left) if left < 2 * 86_400 else f"{left / 86_400:,.1f} days"
+        text += f"the run takes about {duration}, without evaluation and checkpoints"
     advice = context.dropout_advice(facts.get("epochs", 0))
     return Finding(text + advice, facts, "note" if advice else "ok")
 
@@ -242,10 +232,6 @@ def _trial_rows(context: PreflightContext) -> str:
     micro = context.trial.micro_batch_size
     shown = f"{rows:,} row{'s' * (rows > 1)}" if rows == micro else f"{rows // micro} × {micro:,} rows"
     return shown if rows == full else f"{shown} (of the recipe's {full:,})"
-
-
-def _duration(seconds: float) -> str:
-    return format_duration(seconds) if seconds < 2 * 86_400 else f"{seconds / 86_400:,.1f} days"
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> int:

@@ -84,7 +84,8 @@ def _section(path: str, settings: Any, comment: str, hint: Any, default: Any = d
     texts = [comment, " ".join(inspect.cleandoc(cls.__doc__ or "").split())]
     lines: list[_Line] = []
     if registry:
-        texts.insert(1, _first_paragraph(importlib.import_module(cls.__module__).__doc__))
+        about = inspect.cleandoc(importlib.import_module(cls.__module__).__doc__ or "")
+        texts.insert(1, " ".join(about.partition("\n\n")[0].split()))
         kinds = f"one of {', '.join(config.kinds(registry.folder))}"
         kind = "" if default is dataclasses.MISSING else f"; default {config.to_dict(default)['kind']}"
         lines.append(_Line("kind", _toml(config.to_dict(settings)["kind"]), kinds + kind))
@@ -117,18 +118,11 @@ def _laid_out(lines: list[_Line]) -> Iterator[str]:
             yield beside
             continue
         yield from _comment(line.about)
-        yield from [head] if len(head) <= WIDTH else _item_by_item(line)
-
-
-def _item_by_item(line: _Line) -> Iterator[str]:
-    """A list over several lines."""
-    items = tomllib.loads(f"value = {line.value}")["value"]
-    if not isinstance(items, list):
-        yield f"{line.key} = {line.value}"
-        return
-    yield f"{line.key} = ["
-    yield from (f"    {_toml(item)}," for item in items)
-    yield "]"
+        items = tomllib.loads(f"value = {line.value}")["value"] if len(head) > WIDTH else None
+        if isinstance(items, list):
+            yield from (f"{line.key} = [", *(f"    {_toml(item)}," for item in items), "]")
+        else:
+            yield head
 
 
 def _comment(text: str) -> list[str]:
@@ -141,10 +135,6 @@ def _is_settings(value: Any) -> bool:
 
 def _default(item: dataclasses.Field[Any]) -> Any:
     return item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
-
-
-def _first_paragraph(text: str | None) -> str:
-    return " ".join(inspect.cleandoc(text or "").split("\n\n")[0].split())
 
 
 def _toml(value: Any) -> str:
@@ -177,10 +167,9 @@ def _words(hint: Any) -> str:
     """A type in words."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        registry = _registry(hint)
-        return (
-            f"table whose kind is one of {', '.join(config.kinds(registry.folder))}" if registry else _words(inner[0])
-        )
+        if registry := _registry(hint):
+            return f"table whose kind is one of {', '.join(config.kinds(registry.folder))}"
+        return _words(inner[0])
     if origin in (Union, UnionType):
         return " or ".join(_words(choice) for choice in inner if choice is not NoneType)
     if origin is Literal:

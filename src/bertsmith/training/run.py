@@ -26,9 +26,8 @@ T = TypeVar("T", Recipe, FinetuneConfig)
 RECIPE = "recipe.json"
 # Settings that may change when a run resumes: results depend on them only through rounding and dropout.
 CHANGEABLE = {"micro_batch_size", "save_every", "keep_checkpoints", "eval_every", "eval_rows", "patience"}
-CHANGEABLE |= {
-    f"compute.{name}" for name in ("compile", "cuda_graphs", "activation_checkpointing", "fsdp", "deterministic")
-}
+CHANGEABLE |= {"compute.compile", "compute.cuda_graphs", "compute.activation_checkpointing", "compute.fsdp"}
+CHANGEABLE |= {"compute.deterministic"}
 
 
 @dataclass(frozen=True)

@@ -78,9 +78,7 @@ class Adam(Optimizer):
         return results
 
     def _count(self, rates: LearningRates, skip: Tensor) -> None:
-        counters = [
-            self.updates[group] for group, rate in enumerate(rates) if rate is not None and group < len(self.updates)
-        ]
+        counters = [count for count, rate in zip(self.updates, rates, strict=False) if rate is not None]
         if counters:  # torch rejects an empty list
             torch._foreach_add_(counters, [1 - skip] * len(counters))
 
@@ -98,9 +96,9 @@ class Adam(Optimizer):
         if not targets:
             return
         for weight in weights:
-            if weight.name not in self.first:
-                self.first[weight.name] = torch.zeros_like(weight.tensor, requires_grad=False)
-                self.second[weight.name] = torch.zeros_like(weight.tensor, requires_grad=False)
+            for moments in (self.first, self.second):
+                if weight.name not in moments:
+                    moments[weight.name] = torch.zeros_like(weight.tensor, requires_grad=False)
         torch._fused_adamw_(
             targets,
             [weight.gradient for weight in weights],
