@@ -195,13 +195,10 @@ def _percentiles(value: NDArray[np.float64], scores: list[NDArray[np.float64]], 
 
 
 def _compared(first: NDArray[np.float64], second: NDArray[np.float64], gaps: list[NDArray[np.float64]]) -> Comparison:
-    difference = float(first[0] - second[0])
-    every = np.concatenate(gaps)
+    difference, every = float(first[0] - second[0]), np.concatenate(gaps)
     # Sums in another order differ by rounding: mathematically equal differences must count.
     as_large = int((np.abs(every) >= abs(difference) - 1e-12).sum())
-    return Comparison(
-        first=float(first[0]), second=float(second[0]), difference=difference, p=(as_large + 1) / (len(every) + 1)
-    )
+    return Comparison(float(first[0]), float(second[0]), difference, p=(as_large + 1) / (len(every) + 1))
 
 
 def _checked(level: float) -> float:

@@ -5,7 +5,9 @@ N texts, D width.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -133,6 +135,14 @@ class PairHead(Objective):
         super().__init__(weight=weight)
         self.classify = nn.Linear(context.width, 2)
         context.layer_config.init_weights(self)
+
+    def chance_accuracy(self, counts: Mapping[str, float]) -> float:
+        """Both classes are about equally frequent."""
+        return 0.5
+
+    def chance_loss(self, accuracy: float) -> float | None:
+        """The entropy of the two classes."""
+        return -sum(share * math.log(share) for share in (accuracy, 1 - accuracy)) if 0 < accuracy < 1 else None
 
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Tensor:
         """The logits of both classes for each text [N, 2]."""

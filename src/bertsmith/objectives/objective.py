@@ -127,6 +127,10 @@ class Objective(nn.Module):
         """The accuracy of always predicting the same class, where it follows from the counts per token."""
         return None
 
+    def chance_loss(self, accuracy: float) -> float | None:
+        """The loss of always predicting the frequencies of the classes, where it follows from the chance accuracy."""
+        return None
+
     def indices(self, batch: Batch) -> Tensor | None:
         """The flat token indices [R] whose hidden states it reads; None where the batch has none."""
         return batch.indices.get(self.name)

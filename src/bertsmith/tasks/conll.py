@@ -11,6 +11,7 @@ from bertsmith.errors import DataError
 from bertsmith.tasks.dataset_files import Layout, benchmark_files, find_member
 from bertsmith.tasks.tables import printable
 from bertsmith.tasks.tagged_text import FileScheme, Sentence, TaggingConfig, Unit, join_words, labels_of_types
+from bertsmith.tasks.task import Dataset
 from bertsmith.tasks.text_tasks import benchmark_labels
 from bertsmith.tasks.token_classification import TokenClassificationTask
 from bertsmith.tokenizers.pretokenization import replace_surrogates
@@ -89,18 +90,11 @@ class Config(TaggingConfig):
         """See `TaskConfig.build`; a trained model's labels only set the order of the classes."""
         name, member = find_member("conll", self.name, MEMBERS)
         title = f"conll/{name}"
-
-        def load(path: Path, split: str) -> list[Sentence]:
-            return read_column_file(path, member.columns, tagged=split != "test")
-
+        paths = benchmark_files(title, files, member.layout, subfolders=member.subfolders)
+        dataset = Dataset(paths, lambda path, split: read_column_file(path, member.columns, tagged=split != "test"))
+        ordered = benchmark_labels(title, labels_of_types(member.types), labels)
         return TokenClassificationTask(
-            title,
-            files=benchmark_files(title, files, member.layout, subfolders=member.subfolders),
-            load=load,
-            config=self,
-            labels=benchmark_labels(title, labels_of_types(member.types), labels),
-            unit=member.unit,
-            strict=member.strict,
+            title, dataset, config=self, labels=ordered, unit=member.unit, strict=member.strict
         )
 
 

@@ -156,10 +156,7 @@ def _candidates(windows: Windows, config: QAConfig) -> Candidates:
     first_token, last_token = starts[window, start], ends[window, end]
     logits = np.stack([windows.logits[window, first_token, 0], windows.logits[window, last_token, 1]], axis=1)
     span = np.stack(
-        [
-            windows.offsets[windows.base[window] + first_token, 0],
-            windows.offsets[windows.base[window] + last_token, 1],
-        ],
+        [windows.offsets[windows.base[window] + first_token, 0], windows.offsets[windows.base[window] + last_token, 1]],
         axis=1,
     )
     pairs = Candidates(windows.owner[window], logits.sum(axis=1), logits, span)

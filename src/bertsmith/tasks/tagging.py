@@ -13,9 +13,9 @@ from bertsmith.metrics.sequence_labelling import Entity, entities_to_tags
 from bertsmith.tasks.conll import Columns, read_column_file
 from bertsmith.tasks.dataset_files import (
     ONE_TEXT,
-    ColumnHints,
     benchmark_files,
     choose_columns,
+    column_hints,
     is_missing,
     parse_text,
     row_ids,
@@ -23,15 +23,16 @@ from bertsmith.tasks.dataset_files import (
 )
 from bertsmith.tasks.tables import JSON_ANY, JSON_LINES, PARQUET, Table, join_names, printable, read_table
 from bertsmith.tasks.tagged_text import Sentence, Spans, TaggingConfig, Unit, join_words, split_text
+from bertsmith.tasks.task import Dataset
 from bertsmith.tasks.token_classification import TokenClassificationTask
 
 TABLES = (*JSON_LINES, JSON_ANY, PARQUET)
 LAYOUT = split_layout((".conll", ".bio", ".iob", ".txt", ".tsv", *TABLES))
 EXPECTED = "train.conll, dev.conll, test.conll (or .bio, .iob, .txt, .tsv, .jsonl, .parquet)"
 ROLES = ("words", "tags", "text", "entities", "document")
-WORDS: ColumnHints = (("words",), (("tokens",), ("words",), ("sentence",)))
-TAGS: ColumnHints = (("tags",), (("tags",), ("ner_tags",), ("labels",), ("ner",)))
-ENTITIES: ColumnHints = (("entities",), (("entities",), ("spans",), ("label",), ("labels",), ("ner",)))
+WORDS = column_hints("words", "tokens", "words", "sentence")
+TAGS = column_hints("tags", "tags", "ner_tags", "labels", "ner")
+ENTITIES = column_hints("entities", "entities", "spans", "label", "labels", "ner")
 TYPE_KEYS = ("label", "kind", "type", "entity", "entity_group", "tag")
 
 
@@ -60,15 +61,8 @@ class Config(TaggingConfig):
             detected[f"{split}: columns"] = join_names([f"{role} = {column}" for role, column in chosen.items()])
             return sentences
 
-        return TokenClassificationTask(
-            "tagging",
-            files=benchmark_files("tagging", files, LAYOUT, expected=EXPECTED),
-            load=load,
-            config=self,
-            labels=labels,
-            unit=self.unit,
-            detected=detected,
-        )
+        dataset = Dataset(benchmark_files("tagging", files, LAYOUT, expected=EXPECTED), load, detected)
+        return TokenClassificationTask("tagging", dataset, config=self, labels=labels, unit=self.unit)
 
     def _number(self, role: str, path: Path) -> int:
         """The number of a column in a column file, from 1; 0 is the last."""
