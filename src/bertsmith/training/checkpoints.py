@@ -132,12 +132,8 @@ class Checkpoint:
         """The saved state, every file verified."""
         for name in sorted(self.files.keys() - {PROGRESS, WEIGHTS, OPTIMIZER}):
             self.read(name)
-        return TrainingState(
-            weights=safetensors.load(self.read(WEIGHTS)),
-            optimizer=safetensors.load(self.read(OPTIMIZER)),
-            progress=json.loads(self.read(PROGRESS)),
-            environment=self.environment,
-        )
+        weights, optimizer = (safetensors.load(self.read(name)) for name in (WEIGHTS, OPTIMIZER))
+        return TrainingState(weights, optimizer, json.loads(self.read(PROGRESS)), self.environment)
 
 
 @dataclass(frozen=True)

@@ -125,13 +125,12 @@ def make_batch(
     padding_id: int,
     shape: tuple[int, int, int] | None = None,
     samples: Sequence[int] | None = None,
-    epoch: int = 0,
 ) -> Batch:
     """One batch of features with their labels, where known; text n is row n of all rows in order."""
     rows = [row for one in features for row in one.rows]
     numbers = samples or range(len(features))
     sample_ids = [number for number, one in zip(numbers, features, strict=True) for _ in one.rows]
-    shared: dict[str, Any] = {"length": length, "padding_id": padding_id, "pack": True, "epoch": epoch}
+    shared: dict[str, Any] = {"length": length, "padding_id": padding_id, "pack": True}
     labels, indices = objective_class(objective).collate_labels(features)
     if indices is None:
         shared["shape"] = shape and shape[:2]
@@ -183,10 +182,8 @@ class FinetuneLoader(Prefetcher):
         self.micro_batch_size = micro_batch_size or max(batch_size // world.size, 1)
         self.order, self.steps = SampleOrder(len(features), seed), steps
         if batch_size % (self.micro_batch_size * world.size):
-            raise ConfigError(
-                f"micro-batches of {self.micro_batch_size} on {world.size} ranks do not divide steps of {batch_size} "
-                "evenly"
-            )
+            sizes = f"micro-batches of {self.micro_batch_size} on {world.size} ranks"
+            raise ConfigError(f"{sizes} do not divide steps of {batch_size} evenly")
         self.shape = self._static_shape(steps) if static_shape and world.device.type == "cuda" else None
 
     def _make(self, step: int) -> list[Batch]:
@@ -197,14 +194,9 @@ class FinetuneLoader(Prefetcher):
     def _batch(self, first: int) -> Batch:
         taken = self.order.take(first, self.micro_batch_size)
         features = [self.features[number] for _, number in taken]
-        batch = make_batch(
-            features,
-            self.objective,
-            length=self.length,
-            padding_id=self.padding_id,
-            shape=self.shape,
-            samples=[epoch * self.order.count + number for epoch, number in taken],
-        )
+        samples = [epoch * self.order.count + number for epoch, number in taken]
+        sizes: dict[str, Any] = {"length": self.length, "padding_id": self.padding_id, "shape": self.shape}
+        batch = make_batch(features, self.objective, samples=samples, **sizes)
         if self.shape:
             return batch.replace(dense=False).map(Tensor.pin_memory)  # for asynchronous copies
         return batch.replace(max_seqlen=max(len(row) for one in features for row in one.rows))
@@ -260,12 +252,10 @@ def predict_logits(
     model: Model, features: Sequence[Features], objective: str, *, padding_id: int, length: int, bf16: bool = False
 ) -> list[NDArray[np.float32]]:
     """The logits of each of the features, in the shapes that `Task.decode` takes."""
-    device = next(model.parameters()).device
-    was_training = model.training
+    device, was_training = next(model.parameters()).device, model.training
     model.eval()
-    most = CUDA_TOKENS if device.type == "cuda" else TOKENS
-    if any(isinstance(module, BiLSTM) for module in model.modules()):  # 768 wide, some 70 kB a token
-        most = TOKENS
+    recurrent = any(isinstance(module, BiLSTM) for module in model.modules())  # 768 wide, some 70 kB a token
+    most = CUDA_TOKENS if device.type == "cuda" and not recurrent else TOKENS
     results: dict[int, NDArray[np.float32]] = {}
     for numbers, batch in batches_by_length(features, objective, length=length, padding_id=padding_id, max_tokens=most):
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):

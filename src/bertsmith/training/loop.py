@@ -119,10 +119,9 @@ class RunWriter:
 
     def __init__(self, run: Run, stack: ExitStack, *, resume: str, trackers: Sequence[str]) -> None:
         self.run = run
-        files = {RECIPE: run.config.to_json()}
-        self.checkpoints = stack.enter_context(
-            Checkpoints(run.folder, keep=run.config.keep_checkpoints, files=files, facts=run.fingerprints)
-        )
+        files, keep = {RECIPE: run.config.to_json()}, run.config.keep_checkpoints
+        checkpoints = Checkpoints(run.folder, keep=keep, files=files, facts=run.fingerprints)
+        self.checkpoints = stack.enter_context(checkpoints)
         resumed = self._resume(resume)
         initial = run.initial_state() if resumed.state is None else None
         self.state = initial[0] if initial else resumed.state

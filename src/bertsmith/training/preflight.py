@@ -70,11 +70,9 @@ def check_tokenizer(context: PreflightContext) -> Finding:
     context.data = PretrainData.open(context.folder)
     context.recipe = context.data.with_vocabulary(context.recipe)
     tokenizer, table = context.data.tokenizer, context.recipe.encoder.vocab_size
-    text = (
-        f"{tokenizer.kind} with {tokenizer.vocab_size:,} tokens wrote these shards; the token table has {table:,} rows"
-    )
+    wrote = f"{tokenizer.kind} with {tokenizer.vocab_size:,} tokens wrote these shards"
     facts = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "fingerprint": tokenizer.fingerprint}
-    return Finding(text, {**facts, "table": table})
+    return Finding(f"{wrote}; the token table has {table:,} rows", {**facts, "table": table})
 
 
 def check_rows(context: PreflightContext) -> Finding:

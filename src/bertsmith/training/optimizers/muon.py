@@ -16,7 +16,8 @@ from torch import Tensor
 
 from bertsmith.errors import ConfigError
 from bertsmith.training.optimizers import LearningRates, Optimizer, Weight, kernel_argument, load_by_name, trainable
-from bertsmith.training.optimizers.adamw import Adam, check_settings
+from bertsmith.training.optimizers.adamw import Config as AdamWConfig
+from bertsmith.training.optimizers.adamw import check_settings
 
 # Coefficients of successive quintics (Amsel et al. 2025, with a margin for rounding): together they map every singular
 # value above a thousandth of the norm to between 0.84 and 1.15.
@@ -60,13 +61,8 @@ class Muon(Optimizer):
         self.config = config
         self.matrices = [weight for weight in weights if weight.inner]
         self.momenta: dict[str, Tensor] = {}  # b by name, from the first update of a weight on
-        self.adam = Adam(
-            [weight for weight in weights if not weight.inner],
-            betas=config.betas,
-            epsilon=config.epsilon,
-            weight_decay=config.weight_decay,
-            corrected=True,
-        )
+        rest = AdamWConfig(betas=config.betas, epsilon=config.epsilon, weight_decay=config.weight_decay)
+        self.adam = rest.build([weight for weight in weights if not weight.inner])
 
     @torch.no_grad()
     def step(self, rates: LearningRates, *, divisor: Tensor, skip: Tensor) -> None:
