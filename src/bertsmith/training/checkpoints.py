@@ -41,7 +41,6 @@ class TrainingState:
 
     @property
     def step(self) -> int:
-        """The number of completed steps."""
         return int(self.progress["step"])
 
     def check_finite(self) -> None:
@@ -63,10 +62,7 @@ def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tu
 def write_checkpoint(
     final: Path, state: TrainingState, *, files: Mapping[str, bytes], facts: Mapping[str, Any], disk: Disk
 ) -> None:
-    """Writes a state to a new folder; returns once it is durable.
-
-    `files` are stored as they are, `facts` (plain JSON) in the manifest.
-    """
+    """Writes a state to a new folder; returns once it is durable. `facts` (plain JSON) go into the manifest."""
     state.check_finite()
     temporary = partial_path(final)
     disk.make_folder(temporary)

@@ -171,9 +171,10 @@ class FinetuneRun(Run):
         if not self.data.dev:
             return None
         task, bf16 = self.data.task, self.trainer.forward_backward.bf16
-        result = predict(self.model, task, self.data.dev, self.tokenizer, length=self.data.max_length, bf16=bf16)
-        scores = task.score(result.examples, result.predictions)
-        self.fitted = task.fitted_head_config(result.examples, result.predictions)
+        dev, length = self.data.dev, self.data.max_length
+        predictions = predict(self.model, task, dev, self.tokenizer, length=length, bf16=bf16)
+        scores = task.score(dev, predictions)
+        self.fitted = task.fitted_head_config(dev, predictions)
         summary = " · ".join(f"{name} {value:.4f}" for name, value in scores.items() if "/" not in name)
         metrics = {"cost": -scores[task.main_metric], **{f"score/{name}": value for name, value in scores.items()}}
         return Evaluation(metrics, metrics["cost"], f"dev {summary}")

@@ -57,7 +57,6 @@ class TaskData:
 
 
 def build_task(settings: FinetuneConfig, labels: Sequence[str] = ()) -> Task:
-    """The task with its files."""
     files = {split: Path(path) for split, path in settings.files.items()}
     task: Task = settings.task.build(files=files, labels=labels)
     kind = settings.head.get("kind", task.objective)
@@ -229,22 +228,13 @@ def batches_by_length(
         yield some, make_batch([features[number] for number in some], objective, length=width, padding_id=padding_id)
 
 
-@dataclass(frozen=True)
-class TaskPredictions:
-    """Examples and their predictions."""
-
-    examples: list[Example]
-    predictions: list[Prediction]
-    truncated: int  # examples that were truncated
-
-
 def predict(
     model: Model, task: Task, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int, bf16: bool = False
-) -> TaskPredictions:
+) -> list[Prediction]:
     """A prediction for each example, on the model's device."""
     features = task.rows(examples, tokenizer, max_length=length)
     logits = predict_logits(model, features, task.objective, padding_id=tokenizer.padding_id, length=length, bf16=bf16)
-    return TaskPredictions(list(examples), task.decode(examples, features, logits), len(truncated_examples(features)))
+    return task.decode(examples, features, logits)
 
 
 @torch.no_grad()

@@ -45,7 +45,6 @@ class EventLog(AbstractContextManager["EventLog"]):
         os.ftruncate(self._file, end)
 
     def write(self, kind: str, **facts: Any) -> None:
-        """Appends one event."""
         event = {"kind": kind, "time": round(self._clock(), 3), **facts}
         line = json.dumps({name: _to_json(value) for name, value in event.items()}, allow_nan=False) + "\n"
         rest, begin = memoryview(line.encode()), os.fstat(self._file).st_size
@@ -72,11 +71,7 @@ class EventLog(AbstractContextManager["EventLog"]):
 
 
 def read_events(path: str | Path) -> list[dict[str, Any]]:
-    """All events in the order in which they were written, without a torn last line.
-
-    A resumed run has logged the steps after its checkpoint twice: the later event of a kind and step counts
-    (`last_of_each_step`).
-    """
+    """All events in order, without a torn last line; a resumed run has logged steps after its checkpoint twice."""
     path = Path(path)
     try:
         lines = path.read_bytes().split(b"\n")[:-1]  # the rest after the last newline is torn

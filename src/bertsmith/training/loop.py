@@ -141,7 +141,6 @@ class RunWriter:
             self.trackers.write(kind, facts["step"], facts)
 
     def save(self, state: TrainingState) -> None:
-        """A checkpoint, and all events so far with it."""
         self.checkpoints.save(state)
         self.write("checkpoint", step=state.step)
         self.log.sync()

@@ -162,7 +162,6 @@ def check_run_folder(context: PreflightContext) -> Finding | None:
 
 
 def check_disk(context: PreflightContext) -> Finding:
-    """Space for checkpoints and model folders."""
     state = context.trainer.state()
     weights = tensor_bytes(state.weights)
     checkpoint = weights + tensor_bytes(state.optimizer)

@@ -74,7 +74,6 @@ class PreflightContext:
 
     @property
     def forward_rows(self) -> int:
-        """Rows of one forward."""
         return self.recipe.rank_rows(1)
 
     @property
@@ -95,7 +94,6 @@ class PreflightContext:
 
 
 def format_bytes(size: float) -> str:
-    """A number of bytes as MB or GB."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
@@ -105,7 +103,6 @@ def count_parameters(recipe: Recipe) -> int:
 
 
 def recipe_facts(recipe: Recipe) -> dict[str, int]:
-    """The main figures of a recipe."""
     sizes = {"max_length": recipe.max_length, "batch_size": recipe.batch_size, "steps": recipe.steps}
     return {"parameters": count_parameters(recipe), **sizes}
 
@@ -235,7 +232,6 @@ def _trial_rows(context: PreflightContext) -> str:
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> int:
-    """Of all tensors together."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 

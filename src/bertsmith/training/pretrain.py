@@ -119,7 +119,6 @@ class PretrainRun(Run):
         return build_model(self.config, self.data.tokenizer)
 
     def evaluate(self) -> Evaluation | None:
-        """Held-out losses and accuracies."""
         if not self.held_out:
             return None
         scores = self.trainer.evaluate(self.held_out)

@@ -145,7 +145,6 @@ def _worker_count(world: World) -> int:
 
 
 def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Model:
-    """A model with new weights."""
     torch.manual_seed(recipe.seed)
     vocabulary, objectives = vocabulary_of(tokenizer), recipe.objectives.values()
     return Model.build(recipe.encoder, objectives, vocabulary=vocabulary, seed=recipe.seed)
@@ -197,5 +196,4 @@ def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list
 
 
 def _module(name: str) -> str:
-    """The module of a weight, in words."""
     return "the pooler" if name.startswith(f"{POOLER}.") else f"the head {name.split('.')[1]}"

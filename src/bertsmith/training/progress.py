@@ -90,7 +90,6 @@ class ProgressDisplay:
             self.began, self.from_progress = now, self._progress(step.number)
 
     def line(self, step: Step, seconds: float) -> str:
-        """The progress line of a step."""
         progress = self._progress(step.number)
         left = seconds * (1 - progress) / (progress - self.from_progress) if progress > self.from_progress else 0.0
         speed, wait_share = self.throughput.rates()

@@ -75,7 +75,6 @@ class Recipe:
 
     @cached_property
     def batch_sizes(self) -> BatchSizes:
-        """The rows of each step."""
         return BatchSizes(self.batch_size, self.batch_size_warmup)
 
     def rank_rows(self, world_size: int) -> int:
@@ -134,7 +133,6 @@ class FinetuneConfig:
 
     @property
     def name(self) -> str:
-        """The task's name on the command line."""
         return task_name(self.task)
 
     def steps(self, examples: int) -> int:

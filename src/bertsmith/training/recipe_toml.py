@@ -41,7 +41,6 @@ def to_toml(recipe: Recipe) -> str:
 
 
 def write_toml(recipe: Recipe, path: Path, *, force: bool = False) -> None:
-    """Writes `to_toml` to a new file."""
     if path.suffix != ".toml":
         raise BertsmithError(f"{path} must end in .toml")
     if path.exists() and not force:
@@ -50,8 +49,6 @@ def write_toml(recipe: Recipe, path: Path, *, force: bool = False) -> None:
 
 
 class _Line(NamedTuple):
-    """One setting."""
-
     key: str
     value: str | None  # as TOML; None: absent
     about: str
@@ -138,7 +135,6 @@ def _default(item: dataclasses.Field[Any]) -> Any:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
@@ -164,7 +160,6 @@ def _registry(hint: Any) -> Registry | None:
 
 
 def _words(hint: Any) -> str:
-    """A type in words."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         if registry := _registry(hint):

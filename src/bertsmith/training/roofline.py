@@ -74,8 +74,6 @@ def _matrix_weights(part: nn.Module) -> int:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """One measurement."""
-
     what: str
     precision: str
     value: float
@@ -97,8 +95,7 @@ def measure(
 
 
 def _products(device: torch.device, size: int, tokens: int) -> Iterator[Ceiling]:
-    shapes = [(size, size, size), *((tokens, inner, outer) for inner, outer in SHAPES)]
-    for rows, inner, outer in shapes:
+    for rows, inner, outer in [(size, size, size), *((tokens, inner, outer) for inner, outer in SHAPES)]:
         what, work = f"product {rows:,} × {inner:,} × {outer:,}", 2 * rows * inner * outer
         left, right = torch.randn(rows, inner, device=device), torch.randn(outer, inner, device=device)
         for precision in (torch.float32, torch.bfloat16) if device.type != "cpu" else (torch.float32,):
@@ -112,8 +109,7 @@ def _products(device: torch.device, size: int, tokens: int) -> Iterator[Ceiling]
 
 
 def _copies(device: torch.device, size: int) -> Iterator[Ceiling]:
-    source = torch.zeros(size * size, device=device)
-    target = torch.empty_like(source)
+    source, target = torch.zeros(size * size, device=device), torch.empty(size * size, device=device)
     moved = source.numel() * source.element_size()
     seconds = median_seconds(lambda: target.copy_(source), device)
     yield Ceiling("copy within the device, read and write", "float32", 2 * moved / seconds / 1e9, "GB/s")

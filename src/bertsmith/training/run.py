@@ -32,8 +32,6 @@ CHANGEABLE |= {"compute.deterministic"}
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of one evaluation."""
-
     metrics: dict[str, float]  # for the log
     cost: float  # lower is better: the model with the lowest is kept as best/
     summary: str  # one line for people
@@ -88,7 +86,6 @@ class Run(ABC):
         return
 
     def collect_facts(self) -> dict[str, Any]:
-        """Facts about the run for its log."""
         world = self.trainer.world
         return {
             "parameters": sum(weight.numel() for weight in self.model.parameters()),

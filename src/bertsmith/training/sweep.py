@@ -41,7 +41,6 @@ class SweepRun:
         return f"learning rate {self.config.learning_rate:g}, seed {self.config.seed}"
 
     def run(self, data: TaskData | None = None, *, quiet: bool = True) -> None:
-        """Trains, unless it is finished."""
         if not is_finished(self.folder, self.config):
             torch.compiler.reset()  # graphs of the previous model are not needed any more
             how: dict[str, Any] = {"device": self.device, "trackers": self.trackers, "lean": self.lean, "quiet": quiet}
@@ -51,7 +50,6 @@ class SweepRun:
 def sweep_runs(
     settings: FinetuneConfig, output: Path, *, learning_rates: Sequence[float], seeds: int, **how: Any
 ) -> list[SweepRun]:
-    """Every learning rate with every seed."""
     every = product(learning_rates, range(settings.seed, settings.seed + seeds))
     named = [(f"lr-{rate:g}-seed-{seed}", replace(settings, learning_rate=rate, seed=seed)) for rate, seed in every]
     return [SweepRun(config=config, folder=output / name, **how) for name, config in named]
@@ -78,8 +76,7 @@ def sweep(
 
     `lean`: finished runs keep their history, and the best one its model.
     """
-    output = Path(output)
-    task = build_task(settings)
+    output, task = Path(output), build_task(settings)
     if not (task.has_split("dev") or settings.dev_fraction):
         raise ConfigError(
             f"{settings.name}: a sweep needs dev examples: pass --dev FILE, or use some of the training examples: "
@@ -142,9 +139,8 @@ def _best(results: Sequence[dict[str, Any]], main: str) -> dict[str, Any]:
 
 
 def _remove_all_but_best(results: Sequence[dict[str, Any]], main: str) -> None:
-    best = _best(results, main)
     for result in results:
-        remove_run_files(Path(result["run"]), *([] if result is best else [BEST]))
+        remove_run_files(Path(result["run"]), *([] if result is _best(results, main) else [BEST]))
 
 
 def remove_run_files(folder: Path, *models: str) -> None:

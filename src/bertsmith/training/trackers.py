@@ -30,8 +30,6 @@ MAX_REASON = 300  # characters of a tracker's error message
 
 
 class Tracker(Protocol):
-    """One destination of metrics."""
-
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """Metrics of a step."""
 
@@ -154,7 +152,6 @@ class MLflow:
             self.mlflow.log_params(dict(parameters[first : first + MAX_PARAMETERS]))
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """See `Tracker`; asynchronous."""
         self.mlflow.log_metrics(dict(numbers), step=step, synchronous=False)
 
     def close(self) -> None:
@@ -166,7 +163,6 @@ TRACKERS: dict[str, Open] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow
 
 
 def flat(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by dotted names."""
     settings: dict[str, Any] = {}
     for key, value in recipe.items():
         settings |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}

@@ -71,8 +71,6 @@ class Optimizer:
 
 
 class OptimizerConfig(Protocol):
-    """An optimizer's `Config`."""
-
     def build(self, weights: Sequence[Weight]) -> Optimizer:
         """The optimizer of these weights, without state."""
 

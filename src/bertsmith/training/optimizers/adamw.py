@@ -132,7 +132,6 @@ class Adam(Optimizer):
 
 
 def check_settings(betas: tuple[float, float], epsilon: float, weight_decay: float) -> None:
-    """Raises where a setting is invalid."""
     if not all(0 <= beta < 1 for beta in betas):
         raise ConfigError(f"betas={betas} must be at least 0 and below 1")
     if epsilon <= 0 or weight_decay < 0:

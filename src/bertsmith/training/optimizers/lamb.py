@@ -41,7 +41,6 @@ class LAMB(Optimizer):
             weight.tensor.addcmul_(direction, scale)
 
     def state(self) -> dict[str, Tensor]:
-        """Adam's moments."""
         return self.adam.state()
 
     def load(self, state: Mapping[str, Tensor]) -> None:

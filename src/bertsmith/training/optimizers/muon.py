@@ -74,7 +74,6 @@ class Muon(Optimizer):
             self._step_shape(weights, stacked, rate, divisor=divisor, skip=skip)
 
     def _step_shape(self, weights: list[Weight], stacked: int, rate: float, *, divisor: Tensor, skip: Tensor) -> None:
-        """One update of all matrices of one shape."""
         tensors: list[Tensor] = [weight.tensor for weight in weights]
         for weight in weights:
             if weight.name not in self.momenta:
