@@ -1,7 +1,4 @@
-"""BERT's pre-training (P-BERT A.2): batch size 256, learning rate 1e-4, 1 M steps; its ablations (§5).
-
-And two stages for ten minutes of training.
-"""
+"""BERT's pre-training (P-BERT A.2): batch size 256, learning rate 1e-4, 1 M steps; ablations (§5); bert/quick."""
 
 from __future__ import annotations
 

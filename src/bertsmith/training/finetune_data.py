@@ -1,7 +1,4 @@
-"""Data of a fine-tuning run: examples of a task, features, batches in a seeded order, and predictions.
-
-Short texts are packed into shared rows with separate attention, so that little is spent on padding.
-"""
+"""Data of a fine-tuning run: features, batches in a seeded order (short texts share rows), and predictions."""
 
 from __future__ import annotations
 

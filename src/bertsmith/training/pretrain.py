@@ -19,7 +19,6 @@ from bertsmith.objectives.objective import Objective
 from bertsmith.system.devices import choose_device, measure_peak_flops, supports_fp8
 from bertsmith.training.checkpoints import TrainingState
 from bertsmith.training.distributed import World, join_process_group
-from bertsmith.training.forward_backward import Precision
 from bertsmith.training.loop import run_training
 from bertsmith.training.pretrain_data import PretrainData, PretrainLoader, build_model, load_start, meta_model
 from bertsmith.training.recipe import Recipe
@@ -187,8 +186,8 @@ def _resolve_precision(recipe: Recipe, folder: Path, world: World) -> tuple[Reci
         return recipe, {}
     times = _time_precisions(recipe, world) if world.is_main else {}
     faster = world.all_reduce({"fp8": world.scalar(bool(times) and autotune.fp8_is_faster(times))})
-    precision: Precision = "fp8" if faster["fp8"] > 0 else "bf16"
-    return replace(recipe, precision=precision), {"precision_seconds": times} if times else {}
+    recipe = replace(recipe, precision="fp8" if faster["fp8"] > 0 else "bf16")
+    return recipe, {"precision_seconds": times} if times else {}
 
 
 def _time_precisions(recipe: Recipe, world: World) -> autotune.Times:

@@ -1,7 +1,4 @@
-"""Progress of a run on standard error: loss, learning rate, tokens/s, MFU, memory, time left.
-
-One live line on a terminal, with a chart of the loss above it on request; plain lines elsewhere.
-"""
+"""Progress of a run on standard error: one live line on a terminal, with a chart on request; plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A sweep over learning rates and seeds of one fine-tuning: a table of all runs, and the best model on dev.
-
-Finished runs are not repeated, so a sweep that was stopped resumes.
-"""
+"""A sweep over learning rates and seeds of one fine-tuning; finished runs are not repeated, so that it resumes."""
 
 from __future__ import annotations
 

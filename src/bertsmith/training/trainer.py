@@ -1,8 +1,4 @@
-"""The trainer: an iterator of optimizer steps. The loop that drives it logs, evaluates and saves.
-
-for step in trainer:
-    log.write(**step.metrics())
-"""
+"""The trainer: an iterator of optimizer steps. The loop that drives it logs, evaluates and saves."""
 
 from __future__ import annotations
 
@@ -188,7 +184,7 @@ class Trainer:
     def _gradients(self, batches: Sequence[Batch], seed: bool) -> tuple[Loss, Tensor, int]:
         """Accumulates this rank's gradients; its loss, and the tokens [] and rows of all ranks."""
         corrupted = [self.forward_backward.corrupt(batch) for batch in batches]
-        local = reduce(_sum_by_name, [counts for _, counts, _ in corrupted])
+        local = {name: reduce(add, [counts[name] for _, counts, _ in corrupted]) for name in corrupted[0][1]}
         tokens = reduce(add, [tokens for _, _, tokens in corrupted])
         counts = self.world.all_reduce({**{f"count/{name}": count for name, count in local.items()}, "tokens": tokens})
         divisors = {name: counts[f"count/{name}"].float() for name in local}
@@ -266,7 +262,3 @@ class Trainer:
 def _by_name(loss: Loss) -> dict[str, Tensor]:
     kinds = (("sum", loss.sums), ("count", loss.counts), ("correct", loss.correct))
     return {f"{kind}/{name}": value for kind, values in kinds for name, value in values.items()}
-
-
-def _sum_by_name(left: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: left[name] + right[name] for name in left}
