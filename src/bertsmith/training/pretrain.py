@@ -134,8 +134,7 @@ class PretrainRun(Run):
         """With chance and unigram baselines, FLOPs of a token and peak FLOP/s."""
         corrupted, counts, tokens = self.trainer.forward_backward.corrupt(self.loader(self.trainer.steps_done)[0])
         per_token = {name: float(count / tokens) for name, count in counts.items()}
-        world = self.trainer.world
-        unigram = self.data.unigram_loss() if world.is_main else None
+        unigram = self.data.unigram_loss() if self.trainer.world.is_main else None
         objectives = [part for part in self.model.objectives.values() if isinstance(part, Objective)]
         terms = [term for objective in objectives for term in objective.perplexity_terms]
         given = set(self.held_out[0].labels) & set(self.config.objectives) if self.held_out else set()
@@ -152,8 +151,13 @@ class PretrainRun(Run):
             "chance_loss": {name: loss for name, loss in losses.items() if loss is not None},
             "unigram": dict.fromkeys(terms, unigram) if unigram is not None else {},
             "flops_per_token": flops_per_token(self.model, length=self.config.max_length, labels=per_token),
-            "peak_flops": measure_peak_flops(world.device, self.dtype) * world.size,
+            "peak_flops": self.peak_flops(),
         }
+
+    def peak_flops(self) -> float:
+        """Peak FLOP/s of all devices of the run, measured now."""
+        world = self.trainer.world
+        return measure_peak_flops(world.device, self.dtype) * world.size
 
     def _tune_attention(self, batch: Batch) -> dict[str, Any]:
         """Chooses the fastest attention kernel, unless the run must be deterministic."""
