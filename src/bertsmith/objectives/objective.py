@@ -231,14 +231,9 @@ def objective_class(name: str) -> type[Objective]:
     )
 
 
-def pipeline_of(name: str) -> Pipeline:
-    """The pipeline that decodes the predictions of an objective."""
-    return objective_class(name).pipeline
-
-
 def objectives_with(*pipelines: Pipeline) -> list[str]:
     """The names of the objectives whose predictions these pipelines decode."""
-    return [name for name in registry.kinds(FOLDER) if pipeline_of(name) in pipelines]
+    return [name for name in registry.kinds(FOLDER) if objective_class(name).pipeline in pipelines]
 
 
 def name_of(config: ObjectiveConfig) -> str:
