@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bertsmith.data.packing.counter_random import mix_counters, permute, stream_key
 from bertsmith.data.packing.document_stream import start_type
-from bertsmith.data.packing.packing import Numbers
+from bertsmith.data.packing.packing import Numbers, Packing
 
 MAX_TEXTS = 16  # of a row
 TOKENS_PER_TEXT = 16  # in long rows, one further text per this many tokens
@@ -118,19 +118,19 @@ class RowSamples(NamedTuple):
     """The N samples of some rows, row by row."""
 
     row: Numbers  # [N] index in the batch, ascending; every row has a sample
-    epoch: Numbers  # [N]
     sample: Numbers  # [N] number within the epoch
+    sample_id: Numbers  # [N] unique in the run
 
 
-class BinPacking:
-    """Assigns samples of these `lengths`, each from 1 to `max_length`, to rows."""
+class BinPacking(Packing):
+    """Assigns samples of these `lengths`, each from 1 to `max_length`, to rows; a subclass reads their texts."""
 
     def __init__(self, lengths: NDArray[np.integer], *, max_length: int, seed: int) -> None:
         counts = np.bincount(lengths, minlength=max_length + 1)
         patterns = find_patterns(counts.tolist(), max_length=max_length)
-        self.samples, self.rows_per_epoch = len(lengths), int(patterns.rows.sum())
+        self.max_length, self.rows_per_epoch = max_length, int(patterns.rows.sum())
         self.texts_per_row, self.padding_fraction = patterns.lengths.shape[1], patterns.padding_fraction
-        self._lengths, self._counts = patterns.lengths, counts
+        self._samples, self._patterns, self._counts = len(lengths), patterns.lengths, counts
         self._row_ends = np.cumsum(patterns.rows)
         self._row_starts = self._row_ends - patterns.rows
         self._ranks = _first_ranks(patterns)
@@ -138,17 +138,19 @@ class BinPacking:
         self._length_starts = np.cumsum(counts) - counts
         self._row_key, self._text_key = (stream_key(seed, f"packing/{purpose}") for purpose in ("rows", "texts"))
 
-    def samples_of(self, epoch: Numbers, row: Numbers) -> RowSamples:
-        """The samples of these rows, given by epoch and number within it."""
+    def samples_of(self, first: int, count: int) -> RowSamples:
+        """The samples of `count` rows of the endless sequence from number `first` on."""
+        epoch, row = self.epochs_and_rows(first, count)
         slot_row = permute(row, self.rows_per_epoch, mix_counters(self._row_key, epoch))
         pattern = np.searchsorted(self._row_ends, slot_row, "right")
-        lengths = self._lengths[pattern]
+        lengths = self._patterns[pattern]
         batch_row, slot = np.nonzero(lengths)
         length, pattern = lengths[batch_row, slot], pattern[batch_row]
         slot_row, epoch = slot_row[batch_row], epoch[batch_row]
         rank = self._ranks[pattern, slot] + slot_row - self._row_starts[pattern]
         rank = permute(rank, self._counts[length], mix_counters(self._text_key, epoch, length))
-        return RowSamples(batch_row, epoch, self._by_length[self._length_starts[length] + rank].astype(np.int64))
+        sample = self._by_length[self._length_starts[length] + rank].astype(np.int64)
+        return RowSamples(batch_row, sample, epoch * self._samples + sample)
 
 
 def _first_ranks(patterns: RowPatterns) -> Numbers:

@@ -6,25 +6,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.packing.counter_random import mix_counters, permute, stream_key
-from bertsmith.data.packing.packing import (
-    FrameArrays,
-    Numbers,
-    PackedBatch,
-    Packing,
-    RowLayout,
-    Texts,
-    make_batch,
-    text_length,
-)
+from bertsmith.data.packing.packing import Numbers, PackedBatch, Packing, RowLayout, Texts
 from bertsmith.data.shards import Part, Shards
 from bertsmith.errors import DataError
-from bertsmith.types import Frame
 
 SPAN_SAMPLES = 256  # about; longer documents are cut into spans of that many samples, which are cut in parallel
 
@@ -129,13 +120,6 @@ def _count_equal(positions: Numbers, ascending: Numbers) -> Numbers:
     return np.searchsorted(ascending, positions, "right") - np.searchsorted(ascending, positions, "left")
 
 
-class StreamTokens(NamedTuple):
-    """Tokens of the stream."""
-
-    tokens: NDArray[np.int32]  # [T]
-    is_end: NDArray[np.bool_]  # [T] document-end tokens
-
-
 class DocumentStream:
     """The D documents of a split, concatenated, each followed by `end_token` unless that is None."""
 
@@ -161,19 +145,19 @@ class DocumentStream:
         within = np.searchsorted(positions, positions[first] + length - 2, "right") - first
         return 1 + int(within.max(initial=0))
 
-    def read(self, starts: Numbers, lengths: Numbers) -> StreamTokens:
-        """The tokens of these spans, concatenated."""
+    def read(self, starts: Numbers, lengths: Numbers) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """The tokens [T] of these spans, concatenated, and which of them are document-end tokens."""
         first, last = (np.searchsorted(self.end_positions, position) for position in (starts, starts + lengths))
         ends = last - first
         tokens = self._shards.read(starts - first, lengths - ends).astype(np.int32)
         is_end = np.zeros(int(lengths.sum()), np.bool_)
         if self._end_token is None:
-            return StreamTokens(tokens, is_end)
+            return tokens, is_end
         numbers = np.repeat(first, ends) + ranges(ends)
         is_end[np.repeat(np.cumsum(lengths) - lengths - starts, ends) + self.end_positions[numbers]] = True
         result = np.full(len(is_end), self._end_token, np.int32)
         result[~is_end] = tokens
-        return StreamTokens(result, is_end)
+        return result, is_end
 
 
 class WindowPacking(Packing):
@@ -188,24 +172,16 @@ class WindowPacking(Packing):
     padding_fraction = 0.0
 
     def __init__(
-        self,
-        stream: DocumentStream,
-        frame: Frame,
-        *,
-        max_length: int,
-        padding_id: int,
-        seed: int,
-        isolate_documents: bool = False,
+        self, stream: DocumentStream, layout: RowLayout, *, seed: int, isolate_documents: bool = False
     ) -> None:
-        self.max_length, self.dense = max_length, not isolate_documents
-        self._stream, self._frame = stream, FrameArrays(frame)
-        self._window = text_length(max_length, special_tokens=int(self._frame.special_counts[0]), minimum=1)
+        self.max_length, self.dense = layout.max_length, not isolate_documents
+        self._stream, self._window = stream, layout.text_length(0, minimum=1)
         documents = stream.max_documents(self._window) if isolate_documents else 0
-        self._layout = RowLayout(max_length, padding_id, 1, full_rows=True, documents_per_row=documents)
+        self._layout = replace(layout, full_rows=True, documents_per_row=documents)
         self._key = stream_key(seed, "packing/windows")
         self.rows_per_epoch = stream.length // self._window
         if not self.rows_per_epoch:
-            raise DataError(f"{stream.length:,} tokens do not fill one row of max_length={max_length}: lower it")
+            raise DataError(f"{stream.length:,} tokens do not fill one row of max_length={self.max_length}: lower it")
 
     def rows(self, first: int, count: int) -> PackedBatch:
         """See `Packing.rows`."""
@@ -216,7 +192,4 @@ class WindowPacking(Packing):
         # a window that reaches the end of the stream continues at its start
         spans = np.stack([starts, np.zeros_like(starts)], axis=1), np.stack([lengths, self._window - lengths], axis=1)
         read = self._stream.read(*(span.ravel() for span in spans))
-        single, zero = np.zeros_like(row), np.zeros_like(row)
-        lengths = self._frame.part_lengths(single, zero + self._window, zero)
-        texts = Texts(np.arange(count), window, single, lengths, read.tokens, read.is_end)
-        return make_batch(texts, self._frame, self._layout)
+        return self._layout.make_batch(Texts(np.arange(count), window, np.tile([self._window, 0], (count, 1)), *read))
