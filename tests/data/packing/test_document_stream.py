@@ -12,14 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from bertsmith.data.packing import document_stream
-from bertsmith.data.packing.document_stream import (
-    DocumentIndex,
-    DocumentStream,
-    cut_evenly,
-    cut_spans,
-    ranges,
-    split_spans,
-)
+from bertsmith.data.packing.document_stream import DocumentIndex, DocumentStream, cut_evenly, cut_spans, split_spans
+from bertsmith.data.packing.packing import ranges
 
 LENGTHS = some.lists(some.integers(1, 40), min_size=1, max_size=12)
 

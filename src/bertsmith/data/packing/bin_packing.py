@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -44,18 +45,18 @@ def find_patterns(counts: Sequence[int], *, max_length: int) -> RowPatterns:
     more position that it reads.
     """
     texts = sum(counts)
-    tokens = sum(length * count for length, count in enumerate(counts))
+    tokens = sum(length * number for length, number in enumerate(counts))
     assert texts, "the split is not empty"
     for limit in _limits(max(MAX_TEXTS, max_length // TOKENS_PER_TEXT)):
         patterns = _pack(counts, max_length=max_length, max_texts=limit)
-        rows = sum(count for _, count in patterns)
+        rows = sum(number for _, number in patterns)
         padding = 1 - tokens / (rows * max_length)
         if padding <= NEGLIGIBLE_PADDING:
             break
     widest = max(len(lengths) for lengths, _ in patterns)
     return RowPatterns(
         lengths=np.array([lengths + (0,) * (widest - len(lengths)) for lengths, _ in patterns], np.int64),
-        rows=np.array([count for _, count in patterns], np.int64),
+        rows=np.array([number for _, number in patterns], np.int64),
         padding_fraction=padding,
     )
 
@@ -70,48 +71,28 @@ def _limits(highest: int) -> list[int]:
 
 def _pack(counts: Sequence[int], *, max_length: int, max_texts: int) -> list[Pattern]:
     full: list[Pattern] = []
-    open_rows = _OpenRows()
+    open_rows: list[tuple[int, int, tuple[int, ...], int]] = []  # ascending: free space, -serial number, pattern
+    serial = count()
+
+    def push(space: int, lengths: tuple[int, ...], rows: int) -> None:
+        if rows:
+            insort(open_rows, (space, -next(serial), lengths, rows))
+
     for length in range(max_length, 0, -1):
         left = counts[length]
         while left:
             new_rows = -(-left // min(max_length // length, max_texts))  # texts of one length share rows too
-            space, lengths, rows = open_rows.pop(length) or (max_length, (), new_rows)
+            best = bisect_left(open_rows, (length,))  # the least space that is enough, and the newest of these patterns
+            space, _, lengths, rows = open_rows.pop(best) if best < len(open_rows) else (max_length, 0, (), new_rows)
             filled = min(rows, left)
             left -= filled
-            open_rows.push(space, lengths, rows - filled)
+            push(space, lengths, rows - filled)
             if space == length or len(lengths) + 1 == max_texts:
                 full.append(((*lengths, length), filled))
             else:
-                open_rows.push(space - length, (*lengths, length), filled)
-    return full + open_rows.patterns()
-
-
-class _OpenRows:
-    """Patterns that are not full, by their free space."""
-
-    def __init__(self) -> None:
-        self._spaces: list[int] = []  # ascending
-        self._patterns: dict[int, list[Pattern]] = {}
-
-    def push(self, space: int, lengths: tuple[int, ...], rows: int) -> None:
-        if rows:
-            if space not in self._patterns:
-                insort(self._spaces, space)
-            self._patterns.setdefault(space, []).append((lengths, rows))
-
-    def pop(self, length: int) -> tuple[int, tuple[int, ...], int] | None:
-        """A pattern with the least free space that is enough, or None."""
-        index = bisect_left(self._spaces, length)
-        if index == len(self._spaces):
-            return None
-        space = self._spaces[index]
-        lengths, rows = self._patterns[space].pop()
-        if not self._patterns[space]:
-            del self._patterns[space], self._spaces[index]
-        return space, lengths, rows
-
-    def patterns(self) -> list[Pattern]:
-        return [pattern for space in self._spaces for pattern in self._patterns[space]]
+                push(space - length, (*lengths, length), filled)
+    oldest_first = sorted(open_rows, key=lambda row: (row[0], -row[1]))
+    return full + [(lengths, rows) for _, _, lengths, rows in oldest_first]
 
 
 class RowSamples(NamedTuple):

@@ -4,7 +4,6 @@ stream of tokens with an end token after each document, read in windows of equal
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
@@ -13,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.packing.counter_random import mix_counters, permute, stream_key
-from bertsmith.data.packing.packing import Numbers, PackedBatch, Packing, RowLayout, Texts
-from bertsmith.data.shards import Part, Shards
+from bertsmith.data.packing.packing import Numbers, PackedBatch, Packing, RowLayout, Texts, ranges
+from bertsmith.data.shards import Shards
 from bertsmith.errors import DataError
 
 SPAN_SAMPLES = 256  # about; longer documents are cut into spans of that many samples, which are cut in parallel
@@ -34,7 +33,10 @@ class DocumentIndex:
         documents = np.empty(shards.documents + 1, start_type(shards.sentences))
         sentences[-1], documents[-1] = shards.tokens, shards.sentences
         for part in shards.parts:
-            _copy_starts(copy.copy(part), sentences, documents)  # a copy, so that its cached arrays are freed
+            span = slice(part.sentence_base, part.sentence_base + part.sentences)
+            np.add(part.sentence_starts[:-1], np.int64(part.token_base), out=sentences[span], casting="unsafe")
+            span = slice(part.document_base, part.document_base + part.documents)
+            np.add(part.document_starts[:-1], np.int64(part.sentence_base), out=documents[span], casting="unsafe")
         self.sentences: Starts = sentences  # [S+1] first token of each sentence; last: all tokens
         self.documents: Starts = documents[np.append(np.diff(documents) > 0, True)]  # [D+1] first sentence; last: S
 
@@ -49,28 +51,21 @@ class DocumentIndex:
 
     def sentence_end(self, tokens: Numbers) -> Numbers:
         """The last boundary between sentences at or before each token."""
-        return self.sentences[self.sentence_at(tokens, "right") - 1].astype(np.int64)
+        return boundary_before(self.sentences, tokens)
 
     def document_of(self, sentences: Numbers) -> Numbers:
         """The document of each sentence."""
         return np.searchsorted(self.documents, sentences.astype(self.documents.dtype), "right") - 1
 
 
+def boundary_before(sentences: Starts, positions: Numbers) -> Numbers:
+    """The last of these sentence boundaries at or before each position."""
+    return sentences[np.searchsorted(sentences, positions.astype(sentences.dtype), "right") - 1].astype(np.int64)
+
+
 def start_type(limit: int) -> type[np.uint32 | np.int64]:
     """The smallest type for numbers up to `limit`."""
     return np.uint32 if limit < 1 << 32 else np.int64
-
-
-def _copy_starts(part: Part, sentences: Starts, documents: Starts) -> None:
-    span = slice(part.sentence_base, part.sentence_base + part.sentences)
-    np.add(part.sentence_starts[:-1], np.int64(part.token_base), out=sentences[span], casting="unsafe")
-    span = slice(part.document_base, part.document_base + part.documents)
-    np.add(part.document_starts[:-1], np.int64(part.sentence_base), out=documents[span], casting="unsafe")
-
-
-def ranges(counts: Numbers) -> Numbers:
-    """0, 1, ... count-1 for each count, concatenated."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def cut_evenly(starts: Numbers, ends: Numbers, length: int) -> Numbers:
@@ -88,10 +83,8 @@ def split_spans(starts: Numbers, ends: Numbers, *, length: int, sentences: Start
     span = np.repeat(np.arange(len(starts)), counts)
     index = ranges(counts)
     rough = starts[span] + SPAN_SAMPLES * length * index
-    new_starts = sentences[np.searchsorted(sentences, rough.astype(sentences.dtype), "right") - 1].astype(np.int64)
-    new_starts = np.where(index > 0, new_starts, rough)
-    new_ends = np.append(new_starts[1:], 0)
-    new_ends = np.where(index + 1 < counts[span], new_ends, ends[span])
+    new_starts = np.where(index > 0, boundary_before(sentences, rough), rough)
+    new_ends = np.where(index + 1 < counts[span], np.append(new_starts[1:], 0), ends[span])
     nonempty = new_starts < new_ends
     return new_starts[nonempty], new_ends[nonempty], span[nonempty]
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.packing.counter_random import bernoulli
-from bertsmith.data.packing.document_stream import DocumentIndex, Starts, cut_spans, split_spans
+from bertsmith.data.packing.document_stream import DocumentIndex, Starts, boundary_before, cut_spans, split_spans
 from bertsmith.data.packing.packing import Numbers, check_fraction, row_layout
 from bertsmith.data.packing.sentence_pairs import SentencePairPacking, SplitSamples
 from bertsmith.data.shards import Shards
@@ -85,18 +85,16 @@ def _cut_sentences(
         """The first sentence boundary at or after each position; with `right`, strictly after it."""
         return sentences[np.searchsorted(sentences, position.astype(sentences.dtype), side)].astype(np.int64)
 
-    def boundary_before(position: Numbers) -> Numbers:
-        """The last sentence boundary at or before each position."""
-        return sentences[np.searchsorted(sentences, position.astype(sentences.dtype), "right") - 1].astype(np.int64)
-
     starts, ends, document = split_spans(starts, ends, length=length, sentences=sentences)
     targets = targets[document]
 
     def next_end(position: Numbers, span: Numbers) -> Numbers:
         reached = np.minimum(position + targets[span], ends[span])
-        fitting = boundary_before(np.minimum(position + length, ends[span]))
+        fitting = boundary_before(sentences, np.minimum(position + length, ends[span]))
         complete = np.minimum(boundary_after(reached, "left"), fitting)
-        within = boundary_before(position) < position  # the rest of a sentence that started in the sample before
+        within = (
+            boundary_before(sentences, position) < position
+        )  # the rest of a sentence that started in the sample before
         piece = np.minimum(boundary_after(position, "right"), position + length)
         return np.where(within | (complete <= position), piece, complete)
 

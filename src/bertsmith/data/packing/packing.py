@@ -209,10 +209,15 @@ def row_layout(shards: Shards, frame: Frame, *, max_length: int, padding_id: int
     return RowLayout(FrameArrays(frame), max_length, padding_id)
 
 
+def ranges(counts: Numbers) -> Numbers:
+    """0, 1, ... count-1 for each count, concatenated."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
 def _fill_rows(row: Numbers, lengths: Numbers, max_length: int) -> tuple[int, Numbers, Numbers]:
     """The number of rows; each text's number in its row, from 1; and the padding after it, if it is a row's last."""
     firsts = np.flatnonzero(np.diff(row, prepend=-1))
-    number = np.arange(len(row)) - np.repeat(firsts, np.diff(firsts, append=len(row))) + 1
+    number = 1 + ranges(np.diff(firsts, append=len(row)))
     padding = np.zeros(len(row), np.int64)
     padding[np.append(firsts[1:], len(row)) - 1] = max_length - np.add.reduceat(lengths, firsts)
     return len(firsts), number, padding

@@ -10,7 +10,6 @@ import json
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from bertsmith import config
@@ -22,7 +21,6 @@ from bertsmith.data.shards.folder import (
     TOKENIZER,
     file_entry,
     is_plain,
-    leftovers,
     read_index,
     read_plan,
     remove_leftovers,
@@ -89,9 +87,7 @@ class ShardBuilder:
         self._active = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._active = False
         self._lock.close()
 
@@ -194,7 +190,7 @@ class ShardBuilder:
             )
         if resuming:
             self._compare_plans(read_plan(folder / BUILDING))
-        remove_leftovers(leftovers(folder, self._plan if resuming else None), disk)
+        remove_leftovers(folder, self._plan if resuming else None, disk)
         # renames of a killed build may not be on the disk yet
         disk.sync_folder(folder)
         if not resuming:

@@ -10,7 +10,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from bertsmith.system.durable import Chunk, WrittenFile
 
 FORMAT = 1
 BLOCK = 1 << 16  # bytes of the body under one checksum
-LONGEST_SENTENCE = (1 << 16) - 1  # tokens; a longer sentence is truncated
 MAGIC = b"BSSHARD1"
 PRELUDE = struct.Struct("<8sII")  # magic, bytes of the header, CRC32 of header and checksum table
 HEADER_LIMIT = 1 << 16
@@ -46,29 +45,12 @@ class EncodedDocuments:
     document_sentences: NDArray[np.uint32]  # sentences of each document
 
     @classmethod
-    def empty(cls, dtype: DTypeLike) -> EncodedDocuments:
-        return cls(np.empty(0, dtype), np.empty(0, np.uint16), np.empty(0, np.uint32))
-
-    @classmethod
-    def of(cls, documents: Iterable[Iterable[Sequence[int]]], dtype: DTypeLike) -> EncodedDocuments:
-        """From the ids of each sentence of each document; empty sentences and documents are dropped."""
-        sentences: list[NDArray[Any]] = []
-        sizes: list[int] = []
-        for document in documents:
-            ids = [np.asarray(sentence[:LONGEST_SENTENCE], dtype) for sentence in document if len(sentence)]
-            sentences += ids
-            sizes += [len(ids)] if ids else []
-        lengths = np.array([len(sentence) for sentence in sentences], np.uint16)
-        return cls(np.concatenate([np.empty(0, dtype), *sentences]), lengths, np.array(sizes, np.uint32))
-
-    @classmethod
     def concatenate(cls, parts: Sequence[EncodedDocuments], dtype: DTypeLike) -> EncodedDocuments:
-        """Concatenates several."""
-        every = [cls.empty(dtype), *parts]
+        """Concatenates several, or none; `dtype` is that of the tokens."""
         return cls(
-            np.concatenate([part.tokens for part in every]),
-            np.concatenate([part.sentence_lengths for part in every]),
-            np.concatenate([part.document_sentences for part in every]),
+            np.concatenate([np.empty(0, dtype), *(part.tokens for part in parts)]),
+            np.concatenate([np.empty(0, np.uint16), *(part.sentence_lengths for part in parts)]),
+            np.concatenate([np.empty(0, np.uint32), *(part.document_sentences for part in parts)]),
         )
 
     def check(self, vocab_size: int) -> None:
@@ -107,12 +89,9 @@ class Header:
     @property
     def sections(self) -> dict[str, tuple[int, int]]:
         """First byte and number of bytes of each array in the body."""
-        sizes = (self.tokens * np.dtype(self.dtype).itemsize, self.sentences * 2, self.documents * 4)
-        return {
-            "tokens": (0, sizes[0]),
-            "sentence_lengths": (sizes[0], sizes[1]),
-            "document_sentences": (sizes[0] + sizes[1], sizes[2]),
-        }
+        tokens, sentences = self.tokens * np.dtype(self.dtype).itemsize, self.sentences * 2
+        lengths, documents = (tokens, sentences), (tokens + sentences, self.documents * 4)
+        return {"tokens": (0, tokens), "sentence_lengths": lengths, "document_sentences": documents}
 
     @property
     def body_bytes(self) -> int:
@@ -244,14 +223,5 @@ def check_file(path: Path) -> tuple[Header, ShardEntry]:
 
 def entry_of(header: Header, name: str, written: WrittenFile, crc32: int) -> ShardEntry:
     """The index entry of a file with this header."""
-    return ShardEntry(
-        name=name,
-        split=header.split,
-        part=header.part,
-        bytes=written.bytes,
-        sha256=written.sha256,
-        crc32=crc32,
-        tokens=header.tokens,
-        sentences=header.sentences,
-        documents=header.documents,
-    )
+    shared = {key: getattr(header, key) for key in ("split", "part", "tokens", "sentences", "documents")}
+    return ShardEntry(name=name, crc32=crc32, **asdict(written), **shared)
