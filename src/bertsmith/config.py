@@ -110,7 +110,8 @@ def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
         if key not in fields:
             raise _unknown_setting(_join(where, key), value, _name(cls), key, fields, where)
     values = {key: _convert(hints[key], value, _join(where, key)) for key, value in given.items()}
-    missing = [name for name, item in fields.items() if name not in values and _is_required(item)]
+    required = {name for name, item in fields.items() if item.default is item.default_factory is dataclasses.MISSING}
+    missing = [name for name in fields if name in required - values.keys()]
     if missing:
         raise ConfigError(f"{_join(where, missing[0])} is missing: {_name(cls)} requires it")
     try:
@@ -165,10 +166,6 @@ def _unknown_setting(path: str, value: Any, owner: str, key: str, known: Iterabl
 
 def _name(cls: Any) -> str:
     return str(cls.__module__.rsplit(".", 1)[-1] if cls.__name__ == "Config" else cls.__name__.lower())
-
-
-def _is_required(item: dataclasses.Field[Any]) -> bool:
-    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
 
 
 def _join(where: str, key: str) -> str:

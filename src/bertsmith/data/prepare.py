@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -192,13 +193,8 @@ def prepare(
 
 def _read_settings(options: ReadOptions) -> dict[str, Any]:
     """The options under their names in the index on disk."""
-    return {
-        "layout": options.format,
-        "field": options.field,
-        "encoding": options.encoding,
-        "errors": options.errors,
-        "longest": options.max_characters,
-    }
+    names = {"format": "layout", "max_characters": "longest"}
+    return {names.get(name, name): value for name, value in asdict(options).items()}
 
 
 def _add_units(builder: ShardBuilder, encoded: Iterator[EncodedUnit], *, unique: bool, progress: Progress) -> None:

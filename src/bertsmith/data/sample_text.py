@@ -107,11 +107,8 @@ def _docstrings_below(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.As
 
 def _document(source: str, texts: Iterable[str], seen: set[str]) -> Document:
     """The paragraphs that are prose and not in `seen`, one per line."""
-    new: list[str] = []
-    for paragraph in (paragraph for text in texts for paragraph in paragraphs(text)):
-        if paragraph not in seen:
-            seen.add(paragraph)
-            new.append(paragraph)
+    new = dict.fromkeys(paragraph for text in texts for paragraph in paragraphs(text) if paragraph not in seen)
+    seen.update(new)
     return Document("\n".join(new), source)
 
 

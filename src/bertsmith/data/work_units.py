@@ -52,35 +52,22 @@ class HashSet:
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def nbytes(self) -> int:
-        return self._slots.itemsize * len(self._slots)
-
     def add(self, value: int) -> bool:
         """Adds a hash; returns whether it is new."""
         if 3 * self._count >= 2 * len(self._slots):
-            self._grow()
-        if not self._insert(value or 1):  # 0 and 1 count as equal, as rare as any other collision
-            return False
-        self._count += 1
-        return True
-
-    def _insert(self, value: int) -> bool:
+            former, self._slots, self._count = self._slots, array("Q", bytes(16 * len(self._slots))), 0
+            for known in filter(None, former):
+                self.add(known)
         slots, last = self._slots, len(self._slots) - 1
+        value = value or 1  # 0 and 1 count as equal, as rare as any other collision
         index = value & last  # every bit of the hash is random
         while slots[index]:
             if slots[index] == value:
                 return False
             index = index + 1 & last
         slots[index] = value
+        self._count += 1
         return True
-
-    def _grow(self) -> None:
-        former = self._slots
-        self._slots = array("Q", bytes(16 * len(former)))
-        for value in former:
-            if value:
-                self._insert(value)
 
 
 @dataclass(frozen=True, slots=True)

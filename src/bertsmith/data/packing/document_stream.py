@@ -157,19 +157,17 @@ class WindowPacking(Packing):
     """Windows of the stream, each framed as a single text that fills its row.
 
     The windows of a run follow each other without a gap: tokens at the end of an epoch that do not fill a window start
-    the next epoch. Within an epoch their order is a permutation. With `isolate_documents` the documents of a window do
-    not attend to each other.
+    the next epoch. Within an epoch their order is a permutation. With `isolate` the documents of a window do not
+    attend to each other.
     """
 
     texts_per_row = 1
     padding_fraction = 0.0
 
-    def __init__(
-        self, stream: DocumentStream, layout: RowLayout, *, seed: int, isolate_documents: bool = False
-    ) -> None:
-        self.max_length, self.dense = layout.max_length, not isolate_documents
+    def __init__(self, stream: DocumentStream, layout: RowLayout, *, seed: int, isolate: bool = False) -> None:
+        self.max_length, self.dense = layout.max_length, not isolate
         self._stream, self._window = stream, layout.text_length(0, minimum=1)
-        documents = stream.max_documents(self._window) if isolate_documents else 0
+        documents = stream.max_documents(self._window) if isolate else 0
         self._layout = replace(layout, full_rows=True, documents_per_row=documents)
         self._key = stream_key(seed, "packing/windows")
         self.rows_per_epoch = stream.length // self._window

@@ -40,9 +40,9 @@ class Config:
         isolate = self.across_documents and not self.attend_across_documents
         if self.across_documents and not self.whole_sentences:
             isolate = isolate and len(stream.end_positions) > 0
-            return WindowPacking(stream, layout, seed=seed, isolate_documents=isolate)
+            return WindowPacking(stream, layout, seed=seed, isolate=isolate)
         samples = self._cut(stream, index, layout.text_length(0, minimum=1))
-        return FullSentences(stream, *samples, layout, seed=seed, isolate_documents=isolate)
+        return FullSentences(stream, *samples, layout, seed=seed, isolate=isolate)
 
     def _cut(self, stream: DocumentStream, index: DocumentIndex, length: int) -> tuple[Numbers, Numbers]:
         """Starts and ends of the samples in the stream."""
@@ -65,20 +65,13 @@ class FullSentences(BinPacking):
     """Samples of the document stream, framed as single texts; short ones share rows."""
 
     def __init__(
-        self,
-        stream: DocumentStream,
-        starts: Numbers,
-        ends: Numbers,
-        layout: RowLayout,
-        *,
-        seed: int,
-        isolate_documents: bool,
+        self, stream: DocumentStream, starts: Numbers, ends: Numbers, layout: RowLayout, *, seed: int, isolate: bool
     ) -> None:
         super().__init__(ends - starts + layout.frame.special_counts[0], max_length=layout.max_length, seed=seed)
         self._stream = stream
         self._starts, self._lengths = starts.astype(start_type(stream.length)), (ends - starts).astype(np.uint16)
         documents = 0
-        if isolate_documents:
+        if isolate:  # the documents of a text do not attend to each other
             first, last = (np.searchsorted(stream.end_positions, position) for position in (starts, ends))
             documents = min(self.max_length, self.texts_per_row * (1 + int((last - first).max())))
         self._layout = replace(layout, texts_per_row=self.texts_per_row, documents_per_row=documents)

@@ -144,20 +144,19 @@ class ShardBuilder:
 
     def _commit(self) -> None:
         """Writes the held-out file first; the rename of the train file commits both."""
-        held_out = self._write("held-out", companion=None) if self._has_pending("held-out") else None
+        has_held_out = any(len(one.document_sentences) for one in self._pending["held-out"])
+        held_out = self._write("held-out", companion=None) if has_held_out else None
         train = self._write("train", companion=_companion(held_out) if held_out else None)
         self._entries += [train, held_out] if held_out else [train]
         self._pending = {split: [] for split in SPLITS}
         self.units_done = self._units_added
 
-    def _has_pending(self, split: str) -> bool:
-        return any(len(one.document_sentences) for one in self._pending[split])
-
     def _write(self, split: str, *, companion: dict[str, Any] | None) -> ShardEntry:
         documents = EncodedDocuments.concatenate(self._pending[split], self._dtype)
+        part = sum(entry.split == "train" for entry in self._entries)
         header = Header(
             split=split,
-            part=self._part,
+            part=part,
             fingerprint=self._plan["fingerprint"],
             dtype=self._dtype.name,
             tokens=len(documents.tokens),
@@ -169,14 +168,10 @@ class ShardBuilder:
             counts=self._counts,
             companion=companion,
         )
-        name = shard_name(split, self._part)
+        name = shard_name(split, part)
         crc32, chunks = encode_file(header, documents)
         written = self._disk.write_file(self.folder / name, chunks)
         return entry_of(header, name, written, crc32)
-
-    @property
-    def _part(self) -> int:
-        return sum(entry.split == "train" for entry in self._entries)
 
     def _begin_or_resume(self) -> None:
         """Removes uncommitted files and resumes from the last commit."""
