@@ -33,9 +33,8 @@ from bertsmith.data.shards.format import (
     ShardEntry,
     check_file,
     damaged_error,
-    encode_file,
-    entry_of,
     token_type,
+    write_shard,
 )
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.system.durable import Disk, checksummed_json
@@ -168,10 +167,7 @@ class ShardBuilder:
             counts=self._counts,
             companion=companion,
         )
-        name = shard_name(split, part)
-        crc32, chunks = encode_file(header, documents)
-        written = self._disk.write_file(self.folder / name, chunks)
-        return entry_of(header, name, written, crc32)
+        return write_shard(self.folder / shard_name(split, part), header, documents, self._disk)
 
     def _begin_or_resume(self) -> None:
         """Removes uncommitted files and resumes from the last commit."""

@@ -14,19 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bertsmith.data.shards.folder import SPLITS, read_index
-from bertsmith.data.shards.format import (
-    BLOCK,
-    PRELUDE,
-    Head,
-    ShardEntry,
-    Tokens,
-    check_block,
-    damaged_error,
-    open_file,
-    read_exactly,
-    read_head,
-    token_type,
-)
+from bertsmith.data.shards.format import BLOCK, PRELUDE, Head, ShardEntry, ShardFile, Tokens, damaged_error, token_type
 from bertsmith.errors import BertsmithError, DataError, StorageError
 
 
@@ -159,25 +147,8 @@ def _reopen(folder: str, split: str, checksum: str) -> Shards:
 OPEN_FILES = max(16, min(256, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))  # maximum per split
 
 
-class _OpenFile:
-    """A descriptor that is closed with its last reference, so that threads cannot close each other's files."""
-
-    descriptor = -1
-
-    def __init__(self, path: Path) -> None:
-        self.descriptor = open_file(path)
-
-    def __del__(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-
-
 class ShardReader:
-    """Bytes of the bodies of the files of one split; each block is checked when it is first read.
-
-    Reads with pread, which threads and forked processes can share; a truncated file is an error, where a memory map
-    would kill the process.
-    """
+    """Bytes of the bodies of the files of one split; each block is checked when it is first read."""
 
     def __init__(self, folder: Path, entries: Sequence[ShardEntry], itemsize: int) -> None:
         self.entries = entries
@@ -187,7 +158,7 @@ class ShardReader:
         self.bodies = np.array(bodies, np.int64)  # where the body of each file begins
         self.first_blocks = np.cumsum([0, *(-(-size // BLOCK) for size in self.sizes)], dtype=np.int64)
         self.checked = np.zeros(int(self.first_blocks[-1]), bool)
-        self._files: dict[int, _OpenFile] = {}
+        self._files: dict[int, ShardFile] = {}
         self._heads: dict[int, Head] = {}
 
     def read(self, parts: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> bytearray:
@@ -205,10 +176,7 @@ class ShardReader:
                     self._check_block(int(parts[span]), block)
 
     def _check_block(self, part: int, block: int) -> None:
-        file, path = self._file(part), self.paths[part]
-        head, number = self._heads[part], block - int(self.first_blocks[part])
-        size = min(BLOCK, self.sizes[part] - number * BLOCK)
-        check_block(read_exactly(file.descriptor, size, head.body + number * BLOCK, path), number, head, path)
+        self._file(part).read_block(block - int(self.first_blocks[part]), self._heads[part])
         self.checked[block] = True
 
     def _read(self, parts: list[int], offsets: list[int], sizes: list[int]) -> bytearray:
@@ -227,20 +195,19 @@ class ShardReader:
             raise StorageError(f"{error.strerror}: reading shards in {self.paths[0].parent}") from error
         if len(data) < sum(sizes):  # a read was short: read again with checks that name the file
             spans = zip(parts, sizes, offsets, strict=True)
-            again = [read_exactly(descriptors[part], size, offset, self.paths[part]) for part, size, offset in spans]
-            data = bytearray().join(again)
+            data = bytearray().join([files[part].read(size, offset) for part, size, offset in spans])
         return data
 
-    def _file(self, part: int) -> _OpenFile:
+    def _file(self, part: int) -> ShardFile:
         file = self._files.get(part)
         if file is None:
             path, entry = self.paths[part], self.entries[part]
-            file = _OpenFile(path)
+            file = ShardFile(path)
             _check_size(path, os.fstat(file.descriptor).st_size, entry)
-            if PRELUDE.unpack(read_exactly(file.descriptor, PRELUDE.size, 0, path))[2] != entry.crc32:
+            if PRELUDE.unpack(file.read(PRELUDE.size, 0))[2] != entry.crc32:
                 raise damaged_error(path, "it is not the file in the index")
             if part not in self._heads:
-                head = read_head(file.descriptor, path)
+                head = file.read_head()
                 counts = (head.header.tokens, head.header.sentences, head.header.documents, head.header.split)
                 if counts != (entry.tokens, entry.sentences, entry.documents, entry.split):
                     raise damaged_error(path, "its header does not match the index")
