@@ -208,19 +208,13 @@ def missing_field_error(where: str, field: str, known: Iterable[str]) -> DataErr
 
 
 def _lines(blocks: Iterable[str], name: str) -> Iterator[tuple[int, str]]:
-    parts: list[str] = []
-    number, length = 1, 0
+    rest, number = "", 1
     for block in blocks:
-        *whole, last = block.split("\n")
-        for line in whole:
-            if parts:
-                line = "".join([*parts, line])
-                parts, length = [], 0
+        *lines, rest = (rest + block).split("\n")
+        for line in lines:
             yield number, line
             number += 1
-        parts.append(last)
-        length += len(last)
-        if length > LONGEST_RECORD:
+        if len(rest) > LONGEST_RECORD:
             raise DataError(f"{name}:{number}: the line is longer than {LONGEST_RECORD:,} characters")
-    if any(parts):
-        yield number, "".join(parts)
+    if rest:
+        yield number, rest

@@ -13,18 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.data import work_units
 from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
 from bertsmith.data.shards import ShardBuilder
-from bertsmith.data.work_units import (
-    UNIT_CHARACTERS,
-    EncodedUnit,
-    HashSet,
-    WorkUnit,
-    cached_tokenizer,
-    encode_documents,
-    encode_unit,
-    work_units,
-)
 from bertsmith.errors import BertsmithError
 from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
@@ -77,14 +68,14 @@ def _map_texts(
     quiet: bool,
 ) -> Iterator[Result]:
     """Yields `function(texts)` for every work unit of the first `limit` documents, and shows the progress."""
-    units = work_units(corpus, limit=limit)
+    units = work_units.units_of(corpus, limit=limit)
     with Progress(title, total=corpus.bytes_total, quiet=quiet) as progress:
         for bytes_read, result in ordered_map(partial(_call, function), units, workers=workers or default_workers()):
             progress.update(bytes_read)
             yield result
 
 
-def _call(function: Callable[[list[str]], Result], unit: WorkUnit) -> tuple[int, Result]:
+def _call(function: Callable[[list[str]], Result], unit: work_units.WorkUnit) -> tuple[int, Result]:
     return unit.bytes_read, function(unit.texts)
 
 
@@ -122,7 +113,7 @@ def measure_tokenizer(
 def _measure_texts(
     texts: list[str], tokenizer: str, fingerprint: str
 ) -> tuple[dict[str, int], NDArray[np.integer[Any]]]:
-    loaded = cached_tokenizer(tokenizer, fingerprint)
+    loaded = work_units.cached_tokenizer(tokenizer, fingerprint)
     tokens, _ = loaded.encode_ids(texts)
     counts = {
         "documents": len(texts),
@@ -152,7 +143,7 @@ def prepare(
     """Writes a corpus as shards and returns their index; the same call resumes after an interruption."""
     loaded = tokenizers.load(tokenizer)
     corpus = Corpus(paths, read_options)
-    units = work_units(corpus, limit=limit)
+    units = work_units.units_of(corpus, limit=limit)
     first = next(units, None)
     if first is None:
         raise empty_corpus_error(corpus)
@@ -162,7 +153,7 @@ def prepare(
         "held_out": held_out,
         "unique": unique,
         "limit": limit,
-        "unit_characters": UNIT_CHARACTERS,
+        "unit_characters": work_units.UNIT_CHARACTERS,
     }
     with (
         ShardBuilder(
@@ -177,7 +168,7 @@ def prepare(
         Progress("preparing", total=corpus.bytes_total, quiet=quiet) as progress,
     ):
         encode = partial(
-            encode_unit,
+            work_units.encode_unit,
             tokenizer=str(Path(output, "tokenizer")),
             fingerprint=loaded.fingerprint,
             held_out=held_out,
@@ -197,8 +188,10 @@ def _read_settings(options: ReadOptions) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in asdict(options).items()}
 
 
-def _add_units(builder: ShardBuilder, encoded: Iterator[EncodedUnit], *, unique: bool, progress: Progress) -> None:
-    seen = HashSet()
+def _add_units(
+    builder: ShardBuilder, encoded: Iterator[work_units.EncodedUnit], *, unique: bool, progress: Progress
+) -> None:
+    seen = work_units.HashSet()
     documents = 0
     for unit in encoded:
         keep = np.array([not unique or seen.add(value) for value in unit.hashes.tolist()], dtype=np.bool_)
@@ -220,15 +213,15 @@ def preview(
     *,
     tokenizer: str | Path,
     read_options: ReadOptions | None = None,
-    sample: int = 4 * UNIT_CHARACTERS,
+    sample: int = 4 * work_units.UNIT_CHARACTERS,
 ) -> dict[str, Any]:
     """An estimate of what `prepare` would write, from the first `sample` characters; writes nothing."""
     loaded = tokenizers.load(tokenizer)
     corpus = Corpus(paths, read_options)
-    unit = next(work_units(corpus, characters=sample), None)
+    unit = next(work_units.units_of(corpus, characters=sample), None)
     if unit is None:
         raise empty_corpus_error(corpus)
-    tokens = encode_documents(unit.texts, loaded).tokens
+    tokens = work_units.encode_documents(unit.texts, loaded).tokens
     fraction = unit.bytes_read / corpus.bytes_total if unit.characters >= sample else 1.0
     return {
         "files": len(corpus.files),

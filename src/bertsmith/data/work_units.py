@@ -103,7 +103,7 @@ class EncodedUnit:
         )
 
 
-def work_units(corpus: Corpus, *, limit: int | None = None, characters: int | None = None) -> Iterator[WorkUnit]:
+def units_of(corpus: Corpus, *, limit: int | None = None, characters: int | None = None) -> Iterator[WorkUnit]:
     """Groups the first `limit` documents into units of `characters` (default `UNIT_CHARACTERS`) or a little more."""
     texts: list[str] = []
     size = number = 0

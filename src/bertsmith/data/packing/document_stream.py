@@ -175,7 +175,6 @@ class WindowPacking(Packing):
             raise DataError(f"{stream.length:,} tokens do not fill one row of max_length={self.max_length}: lower it")
 
     def rows(self, first: int, count: int) -> PackedBatch:
-        """See `Packing.rows`."""
         epoch, row = self.epochs_and_rows(first, count)
         window = epoch * self.rows_per_epoch + permute(row, self.rows_per_epoch, mix_counters(self._key, epoch))
         starts = window * self._window % self._stream.length

@@ -33,7 +33,6 @@ class Config:
     whole_sentences: bool = False
 
     def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> Packing:
-        """See `PackingConfig`."""
         layout = row_layout(shards, frame, max_length=max_length, padding_id=padding_id)
         index = DocumentIndex(shards)
         stream = DocumentStream(shards, index, end_token(frame) if self.across_documents else None)
@@ -77,7 +76,6 @@ class FullSentences(BinPacking):
         self._layout = replace(layout, texts_per_row=self.texts_per_row, documents_per_row=documents)
 
     def rows(self, first: int, count: int) -> PackedBatch:
-        """See `Packing.rows`."""
         row, sample, sample_id = self.samples_of(first, count)
         starts, lengths = self._starts[sample].astype(np.int64), self._lengths[sample].astype(np.int64)
         slots = np.stack([lengths, np.zeros_like(lengths)], axis=1)

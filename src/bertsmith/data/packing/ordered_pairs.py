@@ -37,7 +37,6 @@ class Config:
         check_fraction("short_sequences", self.short_sequences)
 
     def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> OrderedPairs:
-        """See `PackingConfig`."""
         layout = row_layout(shards, frame, max_length=max_length, padding_id=padding_id)
         return OrderedPairs(self, shards, DocumentIndex(shards), layout, seed=seed)
 

@@ -45,8 +45,7 @@ class PackedBatch:
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All arrays except the labels, by their names in `types.Batch`."""
-        names = ("input_ids", "position_ids", "segment_ids", "document_ids", "special_mask", "sample_ids")
-        return {name: getattr(self, name) for name in (*names, "cu_seqlens", "cls_positions")}
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
 
 class Packing:
