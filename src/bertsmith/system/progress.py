@@ -8,6 +8,7 @@ from typing import Self, TextIO
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
 LIVE_EVERY = 0.1
+BAR_WIDTH = 20
 
 
 class Progress:
@@ -52,14 +53,10 @@ class Progress:
         speed = (done - self.base) / seconds if seconds > 0 else 0.0
         left = (self.total - done) / speed if speed > 0 else 0.0
         shown = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items()]
-        bar = f"{_bar(fraction)} " if self.live else ""
+        full = round(fraction * BAR_WIDTH)
+        bar = "━" * full + "╌" * (BAR_WIDTH - full) + " " if self.live else ""
         speed_and_time = [f"{speed / 1e6:.1f} MB/s", f"{format_duration(left)} left"]
         return " · ".join([f"{self.title} {bar}{fraction:4.0%}", *shown, *speed_and_time])
-
-
-def _bar(fraction: float, width: int = 20) -> str:
-    full = round(fraction * width)
-    return "━" * full + "╌" * (width - full)
 
 
 def format_duration(seconds: float) -> str:

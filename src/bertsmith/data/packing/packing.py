@@ -113,12 +113,7 @@ class FrameArrays:
                 else:
                     self._slots["ab".index(part), form, index] = 1
         self.segments[1, : len(frame.pair_segments)] = frame.pair_segments
-
-    @property
-    def special_counts(self) -> Numbers:
-        """[2] special tokens of a single text and of a pair."""
-        counts: Numbers = self.special.sum(1)
-        return counts
+        self.special_counts: Numbers = self.special.sum(1)  # [2] special tokens of a single text and of a pair
 
     def part_lengths(self, form: Numbers, lengths: Numbers) -> Numbers:
         """[N, K] tokens of each part, for texts whose slots hold `lengths` [N, 2] tokens."""
@@ -180,6 +175,7 @@ class RowLayout:
         positions -= np.repeat(begins.astype(np.int32).ravel(), runs.ravel())
         positions[document_ids == 0] = 0
         text_slots, slot_count = texts.row * self.texts_per_row + number - 1, rows * self.texts_per_row
+        sequences = rows * ((self.documents_per_row or self.texts_per_row) + (not self.full_rows))
         shape = rows, self.max_length
         return PackedBatch(
             input_ids=ids.reshape(shape),
@@ -188,7 +184,7 @@ class RowLayout:
             document_ids=document_ids.reshape(shape),
             special_mask=special.reshape(shape),
             sample_ids=_repeat(texts.sample_id[:, None], runs, -1).reshape(shape),
-            cu_seqlens=_cu_seqlens(starts, self, size),
+            cu_seqlens=np.pad(starts, (0, sequences + 1 - len(starts)), constant_values=size).astype(np.int32),
             cls_positions=_scatter(begins[:, 0], text_slots, slot_count, -1),
             max_seqlen=self.max_length,
             dense=self.full_rows and not self.documents_per_row,
@@ -244,13 +240,6 @@ def _repeat(values: NDArray[Any], lengths: Numbers, filler: int) -> NDArray[Any]
     """Each value [N, K] repeated for the length of its run; `filler` for the last run of each text, its padding."""
     filled = np.concatenate([values, np.full((len(values), 1), filler, values.dtype)], axis=1)
     return np.repeat(filled.ravel(), lengths.ravel())
-
-
-def _cu_seqlens(starts: Numbers, layout: RowLayout, size: int) -> NDArray[np.int32]:
-    per_row = (layout.documents_per_row or layout.texts_per_row) + (not layout.full_rows)
-    cu_seqlens = np.full(size // layout.max_length * per_row + 1, size, np.int32)
-    cu_seqlens[: len(starts)] = starts
-    return cu_seqlens
 
 
 def _scatter(values: Numbers, indices: Numbers, size: int, filler: int) -> Numbers:

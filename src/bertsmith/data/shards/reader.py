@@ -173,11 +173,9 @@ class ShardReader:
         for span in np.flatnonzero(unchecked).tolist():
             for block in range(int(first[span]), int(last[span]) + 1):
                 if not self.checked[block]:
-                    self._check_block(int(parts[span]), block)
-
-    def _check_block(self, part: int, block: int) -> None:
-        self._file(part).read_block(block - int(self.first_blocks[part]), self._heads[part])
-        self.checked[block] = True
+                    part = int(parts[span])
+                    self._file(part).read_block(block - int(self.first_blocks[part]), self._heads[part])
+                    self.checked[block] = True
 
     def _read(self, parts: list[int], offsets: list[int], sizes: list[int]) -> bytearray:
         needed = set(parts)
