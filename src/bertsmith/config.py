@@ -81,12 +81,8 @@ def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
 
 def to_dict(settings: Any) -> dict[str, Any]:
     """A dataclass as plain JSON values; the `Config` of a registry file gets its name as `kind`."""
-    result: dict[str, Any] = {}
-    if type(settings).__name__ == "Config":
-        result["kind"] = type(settings).__module__.rsplit(".", 1)[-1]
-    for item in dataclasses.fields(settings):
-        result[item.name] = _to_plain(getattr(settings, item.name))
-    return result
+    kind = {"kind": _name(type(settings))} if type(settings).__name__ == "Config" else {}
+    return kind | {item.name: _to_plain(getattr(settings, item.name)) for item in dataclasses.fields(settings)}
 
 
 def _to_plain(value: Any) -> Any:

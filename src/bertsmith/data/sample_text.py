@@ -1,7 +1,5 @@
-"""Sample text without a download: prose from Python's own documentation, and a little Korean.
-
-English prose comes from Python's help topics and from the docstrings of its library and of installed packages. Sources
-are parsed, never imported.
+"""Sample text without a download: English prose from Python's help topics and from the docstrings of its library and of
+installed packages, which are parsed, never imported; and a little Korean.
 """
 
 from __future__ import annotations

@@ -15,13 +15,10 @@ class Progress:
     """`with Progress("prepare", total=bytes) as progress: progress.update(done, documents=5_120)`."""
 
     def __init__(self, title: str, *, total: int, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self.title = title
-        self.total = total
+        self.title, self.total, self.quiet = title, total, quiet
         self.stream = stream or sys.stderr
-        self.quiet = quiet
         self.live = not quiet and self.stream.isatty()
-        self.start = time.monotonic()
-        self.last = self.start
+        self.start = self.last = time.monotonic()
         self.base = 0  # done by an earlier run: excluded from the speed
 
     def __enter__(self) -> Self:
