@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # tests start hundreds of processes: let Python cache its bytecode, whatever the shell says
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check faults bench docs clean help
+.PHONY: demo test test-transformers4 check faults bench docs clean help
 help:
 	@echo "make demo    the whole pipeline on a CPU: from text to a small BERT, a task and a report"
 	@echo "make test    the test suite, about ten minutes on two cores"
@@ -34,6 +34,15 @@ demo: $(VENV)/core
 
 test: $(VENV)/dev
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadgroup  # two workers, two cores
+
+TRANSFORMERS4 := $(VENV)-transformers4
+$(TRANSFORMERS4)/ready: Makefile
+	$(PYTHON) -m venv $(TRANSFORMERS4)
+	$(TRANSFORMERS4)/bin/pip install --quiet torch==2.13.0 transformers==4.57.6 sentencepiece==0.2.3 protobuf
+	@touch $@
+
+test-transformers4: $(VENV)/dev $(TRANSFORMERS4)/ready  # model folders exchanged with the previous major version
+	TRANSFORMERS4_PYTHON=$(TRANSFORMERS4)/bin/python $(BIN)/python -m pytest tests/parity/test_transformers4.py
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check .

@@ -215,7 +215,7 @@ def config_of(encoder: Any) -> Any:
     """transformers' config of an encoder, with sdpa attention."""
     import transformers
 
-    family = huggingface.find(type(encoder).__module__.rpartition(".")[2])
+    family = huggingface.families()[type(encoder).__module__.rpartition(".")[2]]
     found = getattr(transformers, f"{family.classes}Config")(**family.config_values(encoder))
     found._attn_implementation = "sdpa"
     return found

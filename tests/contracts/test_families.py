@@ -20,8 +20,8 @@ from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.model_io.untrusted_files import ConfigReader
 from bertsmith.objectives import objective as objectives
 
-NAMES = huggingface.names()
-CASES = [(name, architecture) for name in NAMES for architecture in huggingface.find(name).architectures]
+NAMES = list(huggingface.families())
+CASES = [(name, architecture) for name in NAMES for architecture in huggingface.families()[name].architectures]
 SMALL: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "feed_forward": 48, "max_positions": 24}
 
 
@@ -41,7 +41,7 @@ def built(family: Family, architecture: str) -> Model:
 
 @pytest.mark.parametrize(("name", "architecture"), CASES)
 def test_weight_names_are_unique_and_reversible(name: str, architecture: str, tmp_path: Path) -> None:
-    family = huggingface.find(name)
+    family = huggingface.families()[name]
     model = built(family, architecture)
     heads = tuple(model.objectives)
     theirs = [each for ours in model.state_dict() for each in family.transformers_names(ours, heads=heads)]
@@ -62,7 +62,7 @@ def test_weight_names_are_unique_and_reversible(name: str, architecture: str, tm
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_family_has_an_encoder_and_every_head_of_its_classes(name: str) -> None:
-    family = huggingface.find(name)
+    family = huggingface.families()[name]
     assert family.name == name
     assert name in registry.kinds(encoders.FOLDER)
     assert {head for heads in family.architectures.values() for head in heads} <= set(family.heads)
@@ -73,7 +73,7 @@ def test_a_family_has_an_encoder_and_every_head_of_its_classes(name: str) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_wrong_sizes_are_refused(name: str, tmp_path: Path) -> None:
-    family = huggingface.find(name)
+    family = huggingface.families()[name]
     save_model(built(family, list(family.architectures)[1]), tokenizer(), tmp_path / "m")
     (tmp_path / "m" / "checksums.json").unlink()
     for key in (*family.size_tensors, "num_hidden_layers"):

@@ -16,7 +16,7 @@ from safetensors.torch import load, save
 
 from bertsmith.errors import DataError
 from bertsmith.model_io import safetensors_files
-from bertsmith.model_io.safetensors_files import TYPES, SafetensorsFile, file_chunks
+from bertsmith.model_io.safetensors_files import TYPES, WeightFiles, file_chunks
 
 SHAPES = some.lists(some.integers(0, 5), max_size=3)
 TENSORS = some.dictionaries(
@@ -43,7 +43,7 @@ def test_the_safetensors_library_reads_our_files_and_we_read_its(
     assert written == b"".join(file_chunks(dict(reversed(tensors.items()))))
     for data in (written, save(tensors)):
         (folder / "x.safetensors").write_bytes(data)
-        file = SafetensorsFile(folder, "x.safetensors")
+        file = WeightFiles(folder, ["x.safetensors"])
         assert set(file.entries) == set(tensors)
         for name, value in tensors.items():
             found = torch.empty_like(value)
@@ -56,7 +56,7 @@ def test_reads_into_a_slice_of_another_type(tmp_path: Path) -> None:
     stored = torch.randn(3, 4).bfloat16()
     (tmp_path / "x.safetensors").write_bytes(save({"a": stored}))
     target = torch.zeros(9, 4)
-    file = SafetensorsFile(tmp_path, "x.safetensors")
+    file = WeightFiles(tmp_path, ["x.safetensors"])
     file.fill("a", target.chunk(3)[1])
     assert torch.equal(target[3:6], stored.float())
     assert not target[:3].any()
@@ -69,7 +69,7 @@ def test_malformed_headers_are_refused(case: str, tmp_path: Path) -> None:
     data, words = WRONG[case]
     (tmp_path / "x.safetensors").write_bytes(data)
     with pytest.raises(DataError) as found:
-        SafetensorsFile(tmp_path, "x.safetensors")
+        WeightFiles(tmp_path, ["x.safetensors"])
     one_line(found, str(tmp_path / "x.safetensors"), words)
 
 
@@ -78,12 +78,12 @@ def test_too_many_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     empty = claim([0], [0, 0])
     (tmp_path / "x.safetensors").write_bytes(raw(dict.fromkeys("abc", empty)))
     with pytest.raises(DataError, match="3 tensors: at most 2"):
-        SafetensorsFile(tmp_path, "x.safetensors")
+        WeightFiles(tmp_path, ["x.safetensors"])
 
 
 def test_integer_tensors_may_be_present_but_are_not_weights(tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").write_bytes(save({"ids": torch.arange(3), "a": torch.ones(2)}))
-    file = SafetensorsFile(tmp_path, "x.safetensors")
+    file = WeightFiles(tmp_path, ["x.safetensors"])
     assert file.entries["ids"].kind == "I64"
     with pytest.raises(DataError, match="'ids' is of type I64"):
         file.fill("ids", torch.empty(3))
@@ -93,7 +93,7 @@ def test_integer_tensors_may_be_present_but_are_not_weights(tmp_path: Path) -> N
 def test_a_file_truncated_while_open_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(save({"a": torch.ones(1000)}))
-    file = SafetensorsFile(tmp_path, "x.safetensors")
+    file = WeightFiles(tmp_path, ["x.safetensors"])
     with open(path, "r+b") as handle:
         handle.truncate(500)
     with pytest.raises(DataError, match=r"x\.safetensors ends at byte 500"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -40,3 +42,11 @@ def test_without_labels() -> None:
 def test_an_encoder_without_a_pooler_is_refused() -> None:
     with pytest.raises(ConfigError, match="next_sentence reads the pooled vector of each text"):
         Model.build(small_bert_config(pooler=False), [next_sentence.Config()])
+
+
+def test_chance_is_the_entropy_of_two_classes() -> None:
+    head = pretraining_model().objectives["next_sentence"]
+    assert head.chance_accuracy({}) == 0.5
+    assert head.chance_loss(0.5) == pytest.approx(math.log(2))
+    assert head.chance_loss(0.9) == pytest.approx(0.3251, abs=1e-4)
+    assert head.chance_loss(1.0) is None

@@ -60,13 +60,13 @@ def test_runs_with_the_same_folder_name_get_unique_names(tmp_path: Path) -> None
 
 def test_baselines_titles_and_headline(tmp_path: Path) -> None:
     run = read_run(finished_run(tmp_path / "run"))
-    assert [line.value for line in baselines(run, "loss/guess_lm")] == [7.25]
-    assert [line.value for line in baselines(run, "accuracy/next_sentence")] == [0.5]
-    assert [line.value for line in baselines(run, "loss/next_sentence")] == [pytest.approx(math.log(2))]
-    told = replace(run, facts={"chance": {"next_sentence": 0.9, "kind": 0.25}})
-    assert [line.value for line in baselines(told, "accuracy/kind")] == [0.25]
-    assert [line.value for line in baselines(told, "loss/next_sentence")] == [pytest.approx(0.3251, abs=1e-4)]
-    assert baselines(run, "loss") == []
+    assert baselines(run, "loss/guess_lm") == {"unigram 7.25": 7.25}
+    assert baselines(run, "accuracy/next_sentence") == {"chance 50%": 0.5}
+    assert baselines(run, "loss/next_sentence") == {"chance 0.69": pytest.approx(math.log(2))}
+    told = replace(run, facts={"chance": {"next_sentence": 1.0, "kind": 0.25}, "unigram": "?"})
+    assert baselines(told, "accuracy/kind") == {"chance 25%": 0.25}
+    assert baselines(told, "accuracy/next_sentence") == baselines(told, "loss/kind") == {}
+    assert baselines(run, "loss") == {}
     assert perplexity("loss/guess_lm", 0.0) == 1.0
     assert perplexity("loss/next_sentence", 0.0) is None
     assert title("loss/guess_lm") == ("Loss: guess lm", "nats")

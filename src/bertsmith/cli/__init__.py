@@ -14,7 +14,7 @@ import typer
 
 from bertsmith import __version__
 from bertsmith.cli import data, doctor, evaluation, inference, models, recipes, runs, serve, studies, training
-from bertsmith.cli.options import Quiet
+from bertsmith.cli.options import Output, Quiet, is_first_rank
 from bertsmith.errors import BertsmithError, PeerLostError, StoppedError
 
 app = typer.Typer(
@@ -38,10 +38,7 @@ def bertsmith(version: Annotated[bool, typer.Option("--version", help="Print the
 
 
 @app.command("demo")
-def demo_command(
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Output folder.")] = Path("demo-out"),
-    quiet: Quiet = False,
-) -> None:
+def demo_command(output: Output = Path("demo-out"), quiet: Quiet = False) -> None:
     """Run the whole pipeline in minutes on a CPU. Uses Python's own documentation and a little Korean text."""
     from bertsmith.cli.demo import run_demo
 
@@ -104,7 +101,7 @@ def _stop(number: int, frame: Any) -> None:
 
 def _exit(message: str, status: int) -> NoReturn:
     if _should_report(status):
-        rank = "" if _first_rank() else f"rank {os.environ['RANK']}: "
+        rank = "" if is_first_rank() else f"rank {os.environ['RANK']}: "
         print(f"bertsmith: {rank}{' '.join(message.split())}", file=sys.stderr)
     sys.exit(status)
 
@@ -115,8 +112,8 @@ def _should_report(status: int) -> bool:
     When one rank exits, torchrun terminates the others. So rank 0 prints at once. Other ranks wait: if they are
     terminated meanwhile, rank 0 has failed too. A rank that only lost its peers waits longer than the failed rank.
     """
-    if status == StoppedError.exit_code or (_first_rank() and status != PeerLostError.exit_code):
-        return _first_rank()
+    if status == StoppedError.exit_code or (is_first_rank() and status != PeerLostError.exit_code):
+        return is_first_rank()
     limit = time.monotonic() + (LOST_SECONDS if status == PeerLostError.exit_code else TERMINATION_SECONDS)
     try:
         while not _received and time.monotonic() < limit:
@@ -124,7 +121,3 @@ def _should_report(status: int) -> bool:
     except KeyboardInterrupt:
         return False
     return not _received
-
-
-def _first_rank() -> bool:
-    return os.environ.get("RANK", "0") == "0"

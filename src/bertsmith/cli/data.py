@@ -12,6 +12,8 @@ import typer
 import bertsmith.cli.options as opt
 
 app = typer.Typer()
+KIND_HELP = "wordpiece (BERT), byte_bpe (RoBERTa), bpe (GPT-1), unigram (ALBERT), words or characters."
+TokenizerFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Tokenizer or model folder.")]
 tokenizer_app = typer.Typer(help="Train, inspect and measure a tokenizer.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(tokenizer_app, name="tokenizer")
 
@@ -20,18 +22,15 @@ app.add_typer(tokenizer_app, name="tokenizer")
 def tokenizer_train(
     corpus: opt.Corpora,
     output: opt.Output,
-    kind: Annotated[
-        str,
-        typer.Option(help="wordpiece (BERT), byte_bpe (RoBERTa), bpe (GPT-1), unigram (ALBERT), words or characters."),
-    ] = "wordpiece",
-    vocab_size: Annotated[int, typer.Option(min=1, help="Vocabulary size, including special tokens.")] = 30522,
+    kind: Annotated[str, typer.Option(help=KIND_HELP)] = "wordpiece",
+    vocab_size: Annotated[int, opt.at_least(1, "Vocabulary size, including special tokens.")] = 30522,
     cased: Annotated[bool, typer.Option("--cased", help="Keep case and accents.")] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Setting of this kind of tokenizer, e.g. min_count=3."),
     ] = None,
     max_words: Annotated[
-        int, typer.Option(min=1000, help="Maximum number of distinct words kept in memory while counting.")
+        int, opt.at_least(1000, "Maximum number of distinct words kept in memory while counting.")
     ] = 1_000_000,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
@@ -66,12 +65,12 @@ def tokenizer_train(
         "vocab_size": tokenizer.vocab_size,
         "fingerprint": tokenizer.fingerprint,
     }
-    opt.print_result(facts, as_json, lambda: terminal.trained_tokenizer(tokenizer, output))
+    opt.print_result(facts, as_json, lambda: terminal.tokenizer_card(tokenizer, folder=output))
 
 
 @tokenizer_app.command("show")
 def tokenizer_show(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Tokenizer or model folder.")],
+    folder: TokenizerFolder,
     text: Annotated[str | None, typer.Argument(help="Text to tokenize; - reads stdin.")] = None,
     pair: Annotated[str | None, typer.Option("--pair", help="Second text of a pair.")] = None,
     specials: Annotated[
@@ -85,8 +84,7 @@ def tokenizer_show(
 
     tokenizer = load(folder)
     if text is None:
-        facts = terminal.tokenizer_facts(tokenizer)
-        opt.print_result(facts, as_json, lambda: terminal.tokenizer_card(facts, tokenizer))
+        opt.print_result(terminal.tokenizer_facts(tokenizer), as_json, lambda: terminal.tokenizer_card(tokenizer))
         return
     texts = [sys.stdin.read() if text == "-" else text] + ([pair] if pair is not None else [])
     encoded = [tokenizer.encode(one, parse_special_tokens=specials) for one in texts]
@@ -96,7 +94,7 @@ def tokenizer_show(
 
 @tokenizer_app.command("stats")
 def tokenizer_stats(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Tokenizer or model folder.")],
+    folder: TokenizerFolder,
     corpus: opt.Corpora,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
@@ -109,17 +107,11 @@ def tokenizer_stats(
 ) -> None:
     """Measure a tokenizer on a corpus: tokens per word, unknown rate, bytes per token."""
     from bertsmith.data import prepare as run
-    from bertsmith.reports import terminal
 
-    facts = run.measure_tokenizer(
-        folder,
-        corpus,
-        read_options=opt.read_options(file_format, field, encoding, errors),
-        workers=workers,
-        limit=limit,
-        quiet=quiet or as_json,
-    )
-    opt.print_result(facts, as_json, lambda: terminal.facts_table(facts))
+    options = opt.read_options(file_format, field, encoding, errors)
+    quiet = quiet or as_json
+    facts = run.measure_tokenizer(folder, corpus, read_options=options, workers=workers, limit=limit, quiet=quiet)
+    opt.print_result(facts, as_json)
 
 
 @app.command()
@@ -132,7 +124,7 @@ def prepare(
     ] = 0.01,
     unique: Annotated[bool, typer.Option("--unique", help="Remove exact duplicates of documents.")] = False,
     engine: Annotated[str, typer.Option(help="local (processes) or ray (a cluster; needs bertsmith[ray]).")] = "local",
-    shard_tokens: Annotated[int, typer.Option(min=1024, help="Tokens per shard file.")] = 2**24,
+    shard_tokens: Annotated[int, opt.at_least(1024, "Tokens per shard file.")] = 2**24,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing shard set.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the corpus and write nothing.")] = False,
     file_format: opt.FileFormat = "auto",
@@ -169,14 +161,12 @@ def prepare(
         limit=limit,
         quiet=quiet or as_json,
     )
-    facts = terminal.shard_facts(index, output)
-    opt.print_result(facts, as_json, lambda: terminal.facts_table(facts))
+    opt.print_result(terminal.shard_facts(index, output), as_json)
 
 
 @app.command()
 def verify(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Shard set.")],
-    as_json: opt.Json = False,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Shard set.")], as_json: opt.Json = False
 ) -> None:
     """Verify the checksums of all files of a shard set."""
     from bertsmith.data.shards import verify as verify_shards
@@ -189,6 +179,7 @@ def verify(
         if not as_json:
             terminal.verified_file(report)
     bad = [report.name for report in reports if not report.ok]
-    opt.print_result({"folder": str(folder), "ok": not bad, "files": [asdict(report) for report in reports]}, as_json)
+    facts = {"folder": str(folder), "ok": not bad, "files": [asdict(report) for report in reports]}
+    opt.print_result(facts, as_json, lambda: None)
     if bad:
         raise DataError(f"{len(bad)} of {len(reports)} files in {folder} are damaged: {', '.join(bad[:5])}")

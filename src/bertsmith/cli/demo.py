@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -22,19 +21,14 @@ from bertsmith.reports.report_page import write_report
 from bertsmith.reports.run_history import read_run
 from bertsmith.system.durable import Disk
 from bertsmith.tokenizers.tokenizer import Tokenizer, load
-from bertsmith.types import Document
 
 VOCAB_SIZE = 4000
-SAMPLES = (
-    "The tokenizer splits unbelievably long words into pieces.",
-    "바다에서 바람이 불면 고래의 노래가 들린다.",
-)
+SAMPLES = ("The tokenizer splits unbelievably long words into pieces.", "바다에서 바람이 불면 고래의 노래가 들린다.")
 ENGLISH = "python.txt"
 MINUTES = 2.0  # of pre-training
 # A small model for two minutes on any CPU: many small steps, a high learning rate (LOG.md).
 SHAPE = ("encoder.layers=2", "encoder.width=128", "encoder.heads=2", "max_length=64", "batch_size=8")
-SCHEDULE = ("minutes=2", "learning_rate=2e-3", "eval_every=500", "eval_rows=512", "save_every=500")
-SETTINGS = (*SHAPE, *SCHEDULE)
+SETTINGS = (*SHAPE, "minutes=2", "learning_rate=2e-3", "eval_every=500", "eval_rows=512", "save_every=500")
 # without next-sentence pre-training [CLS] does not represent the sentence: classify the mean of all tokens
 FINETUNING = ("learning_rate=5e-4", "epochs=4", "batch_size=16", "max_length=64", "head.pooling=mean")
 SEEDS = 3
@@ -55,45 +49,36 @@ def run_demo(output: Path, *, minutes: float = MINUTES, quiet: bool = False) -> 
     _step(1, "Text: Python's own documentation and a little Korean")
     _write_text(text)
 
-    _step(
-        2,
-        "Tokenizer",
-        f"bertsmith tokenizer train {text} -o {output}/tokenizer --vocab-size {VOCAB_SIZE} --set coverage=1.0",
-    )
+    vocabulary, shards = output / "tokenizer", output / "shards"
+    training = f"bertsmith tokenizer train {text} -o {vocabulary} --vocab-size {VOCAB_SIZE} --set coverage=1.0"
+    _step(2, "Tokenizer", training)
     # Korean is 0.1 % of the characters: only full coverage keeps all of its syllables
     settings = config.find_kind("bertsmith.tokenizers", "wordpiece").Config(coverage=1.0)
-    tokenizer = prepare.train_tokenizer(
-        [text], output / "tokenizer", settings=settings, vocab_size=VOCAB_SIZE, quiet=quiet
-    )
-    terminal.trained_tokenizer(tokenizer, output / "tokenizer")
+    tokenizer = prepare.train_tokenizer([text], vocabulary, settings=settings, vocab_size=VOCAB_SIZE, quiet=quiet)
+    terminal.tokenizer_card(tokenizer, folder=vocabulary)
     for sample in SAMPLES:
         terminal.encoding_sample(tokenizer, sample, tokenizer.encode(sample))
-    terminal.facts_table(prepare.measure_tokenizer(output / "tokenizer", [text], quiet=quiet))
+    terminal.facts_table(prepare.measure_tokenizer(vocabulary, [text], quiet=quiet))
 
-    _step(3, "Shards", f"bertsmith prepare {text} -t {output}/tokenizer -o {output}/shards --held-out 0.02 --unique")
-    index = prepare.prepare(
-        [text], output / "shards", tokenizer=output / "tokenizer", held_out=0.02, unique=True, quiet=quiet
-    )
-    terminal.facts_table(terminal.shard_facts(index, output / "shards"))
-    for report in verify(output / "shards"):
+    _step(3, "Shards", f"bertsmith prepare {text} -t {vocabulary} -o {shards} --held-out 0.02 --unique")
+    index = prepare.prepare([text], shards, tokenizer=vocabulary, held_out=0.02, unique=True, quiet=quiet)
+    terminal.facts_table(terminal.shard_facts(index, shards))
+    for report in verify(shards):
         terminal.verified_file(report)
-    _print_document(Shards.open(output / "shards"), load(output / "shards" / "tokenizer"))
+    _print_document(Shards.open(shards), load(shards / "tokenizer"))
 
-    words = " ".join(SETTINGS)
-    _step(4, "Pre-training", f"bertsmith pretrain bert/quick -d {output}/shards -o {output}/run --chart {words}")
+    run = output / "run"
+    _step(4, "Pre-training", f"bertsmith pretrain bert/quick -d {shards} -o {run} --chart {' '.join(SETTINGS)}")
     _pretrain(output, minutes=minutes, quiet=quiet)
-    _step(5, "Masked words", f'bertsmith fill-mask {output}/run/best "{MASKED[0]}"')
-    _fill(output / "run" / "best")
-    words = " ".join(FINETUNING)
-    _step(
-        6,
-        "Fine-tuning: is this a sentence, or are its words shuffled?",
-        f"bertsmith finetune {output}/run/best -t classification --train {output}/task/train.jsonl "
-        f"--dev {output}/task/dev.jsonl -o {output}/task/run {words}",
-    )
+    _step(5, "Masked words", f'bertsmith fill-mask {run}/best "{MASKED[0]}"')
+    _fill(run / "best")
+    files = f"--train {output}/task/train.jsonl --dev {output}/task/dev.jsonl -o {output}/task/run"
+    tuning = f"bertsmith finetune {run}/best -t classification {files} {' '.join(FINETUNING)}"
+    _step(6, "Fine-tuning: is this a sentence, or are its words shuffled?", tuning)
     _finetune(output)
-    _step(7, "Report", f"bertsmith runs plot {output}/run")
-    _report(output / "run")
+    _step(7, "Report", f"bertsmith runs plot {run}")
+    page = write_report([run], run / "report.html")
+    terminal.console.print(f"{page}: {page.stat().st_size / 1e3:.0f} kB, opens in any browser, makes no requests")
     terminal.console.print(f"\nDone in {time.monotonic() - started:.0f} s; all files are in {output}/.")
 
 
@@ -167,11 +152,6 @@ def _shuffled(sentence: str, rng: random.Random) -> str:
     return " ".join((first, *rest)) + "."
 
 
-def _report(run_folder: Path) -> None:
-    page = write_report([run_folder], run_folder / "report.html")
-    terminal.console.print(f"{page}: {page.stat().st_size / 1e3:.0f} kB, opens in any browser, makes no requests")
-
-
 def _step(number: int, title: str, command: str = "") -> None:
     terminal.console.print()
     terminal.console.print(Rule(f"{number}. {title}", align="left"))
@@ -191,16 +171,11 @@ def _write_text(folder: Path) -> None:
     disk = Disk()
     disk.make_folder(folder)
     for name, documents in ((ENGLISH, python_documentation()), ("korean.txt", korean_samples())):
-        count, text = _joined(documents)
+        texts = ["\n".join(line for line in document.text.split("\n") if line.strip()) for document in documents]
+        text = "\n\n".join(texts) + "\n"
         disk.write_file(folder / name, [text.encode()])
-        terminal.console.print(
-            f"{folder / name}: {count:,} documents, {len(text.split()):,} words, {len(text):,} characters"
-        )
-
-
-def _joined(documents: Iterable[Document]) -> tuple[int, str]:
-    texts = ["\n".join(line for line in document.text.split("\n") if line.strip()) for document in documents]
-    return len(texts), "\n\n".join(texts) + "\n"
+        counts = f"{len(texts):,} documents, {len(text.split()):,} words, {len(text):,} characters"
+        terminal.console.print(f"{folder / name}: {counts}")
 
 
 def _print_document(shards: Shards, tokenizer: Tokenizer) -> None:

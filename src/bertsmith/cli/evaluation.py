@@ -8,16 +8,14 @@ from typing import Annotated
 
 import typer
 
-from bertsmith.cli.options import Device, Json, Quiet, TaskData, given_files, print_result
+import bertsmith.cli.options as opt
 
 app = typer.Typer()
 Tuned = Annotated[Path, typer.Argument(metavar="MODEL", help="Fine-tuned model folder, or its run folder.")]
 TaskName = Annotated[
     str, typer.Option("--task", "-t", metavar="TASK", help="Task, e.g. glue/cola; default: the task of the run.")
 ]
-Settings = Annotated[
-    list[str] | None, typer.Argument(metavar="[SETTING=VALUE]...", help="Override settings, e.g. max_length=256.")
-]
+Settings = Annotated[list[str] | None, opt.overrides("max_length=256")]
 
 
 @app.command()
@@ -25,17 +23,14 @@ def evaluate(
     model: Tuned,
     task: TaskName = "",
     overrides: Settings = None,
-    data: TaskData = None,
+    data: opt.TaskData = None,
     dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
     file: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples of the split.")] = None,
     split: Annotated[str, typer.Option(help="train, dev or test.")] = "dev",
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder for scores, HTML page and submission files."),
-    ] = None,
-    device: Device = "auto",
-    quiet: Quiet = False,
-    as_json: Json = False,
+    output: Annotated[Path | None, opt.output("DIR", "Folder for scores, HTML page and submission files.")] = None,
+    device: opt.Device = "auto",
+    quiet: opt.Quiet = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Evaluate a fine-tuned model. Reports scores, baselines, confusion matrix, calibration and the worst errors."""
     from bertsmith.errors import BertsmithError, DataError
@@ -48,14 +43,14 @@ def evaluate(
     if dev and split != "dev":
         raise BertsmithError(f"--dev names the examples of dev: with --split {split} pass --file FILE")
     finetuned = evaluator.finetune_config_of(evaluator.find_model_folder(model))
-    files = evaluator.evaluation_files(finetuned, given_files(**{"data": data, split: dev or file}), split=split)
+    files = evaluator.evaluation_files(finetuned, opt.given(**{"data": data, split: dev or file}), split=split)
     settings = evaluator.make_evaluation_config(finetuned, task, overrides or [])
     result = evaluate_with(settings, model, files, split, device, quiet=quiet or as_json)
     if not result.scores and not (output and result.submission):
         raise DataError(f"{split} has no labels: choose another --split, or use bertsmith predict")
     written = write_evaluation(result, output) if output else []
     facts = result.to_dict() | {"written": [str(path) for path in written]}
-    print_result(facts, as_json, lambda: terminal.print_evaluation(result, written))
+    opt.print_result(facts, as_json, lambda: terminal.print_evaluation(result, written))
 
 
 @app.command()
@@ -64,17 +59,14 @@ def predict(
     file: Annotated[Path, typer.Option(metavar="FILE", help="Examples, with or without labels.")],
     task: TaskName = "",
     overrides: Settings = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this .jsonl, .csv or .tsv file.")
-    ] = None,
-    device: Device = "auto",
-    quiet: Quiet = False,
-    as_json: Json = False,
+    output: Annotated[Path | None, opt.output("FILE", "Write to this .jsonl, .csv or .tsv file.")] = None,
+    device: opt.Device = "auto",
+    quiet: opt.Quiet = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Predict all examples of a file. Without -o, print JSON lines on stdout."""
     from bertsmith.evaluation import evaluator
     from bertsmith.evaluation.output_files import check_output, json_lines, prediction_rows, write_predictions
-    from bertsmith.reports import terminal
 
     if output:
         check_output(output)
@@ -88,4 +80,4 @@ def predict(
         return
     count = write_predictions(rows, output)
     facts = {"model": str(opened.folder), "task": opened.task.name, "examples": count, "output": str(output)}
-    print_result(facts, as_json, lambda: terminal.facts_table(facts))
+    opt.print_result(facts, as_json)

@@ -10,9 +10,14 @@ import typer
 import bertsmith.cli.options as opt
 
 app = typer.Typer()
+POOLING_HELP = (
+    "mean (over all tokens), first (the [CLS] token) or pooled; default: as configured in a "
+    "sentence-transformers folder, else mean."
+)
+NO_ANSWER_HELP = "Predict no answer if it outscores the best answer by MARGIN; default: the model's threshold."
 TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results, best first.")]
 Source = Annotated[str, typer.Argument(metavar="FILE|TEXT", help="A text of any length, or a file with one.")]
-Index = Annotated[int | None, typer.Option(min=1, help="Counted from 1; default: the mean over all.")]
+Index = Annotated[int | None, opt.at_least(1, "Counted from 1; default: the mean over all.")]
 
 
 @app.command("fill-mask")
@@ -57,17 +62,8 @@ def next_sentence(
 def embed(
     model: opt.ModelFolder,
     source: Annotated[str, typer.Argument(metavar="FILE|TEXT", help="A file of texts (txt: one per line), or a text.")],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write the vectors to a .npy, .jsonl or .parquet file."),
-    ] = None,
-    pooling: Annotated[
-        str | None,
-        typer.Option(
-            help="mean (over all tokens), first (the [CLS] token) or pooled; default: as configured in a "
-            "sentence-transformers folder, else mean.",
-        ),
-    ] = None,
+    output: Annotated[Path | None, opt.output("FILE", "Write the vectors to a .npy, .jsonl or .parquet file.")] = None,
+    pooling: Annotated[str | None, typer.Option(help=POOLING_HELP)] = None,
     layers: Annotated[
         str, typer.Option(help="Layer indices, e.g. -1 or -4,-3,-2,-1; 0 is the embedding layer, -1 the last layer.")
     ] = "-1",
@@ -143,13 +139,7 @@ def ask(
         str, typer.Option("--context", "-c", metavar="FILE|TEXT", help="Text of any length that contains the answer.")
     ],
     top_k: TopK = 1,
-    no_answer: Annotated[
-        float | None,
-        typer.Option(
-            metavar="MARGIN",
-            help="Predict no answer if it outscores the best answer by MARGIN; default: the model's threshold.",
-        ),
-    ] = None,
+    no_answer: Annotated[float | None, typer.Option(metavar="MARGIN", help=NO_ANSWER_HELP)] = None,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
 ) -> None:

@@ -7,27 +7,35 @@ from typing import Annotated
 
 import typer
 
-from bertsmith.cli.options import Json, ModelFolder, Output, print_result
+import bertsmith.cli.options as opt
 from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
+HEAD_HELP = "ONNX: the head to export, e.g. masked_lm, or vectors for none; default: all heads."
+POOLING_HELP = (
+    "One vector per text: mean (over all tokens), first (the [CLS] token) or pooled. "
+    "Default: mean for sentence-transformers, none for ONNX."
+)
+TOLERANCE_HELP = (
+    "Largest allowed difference from the model's outputs. Default: 1e-4 for ONNX, 1e-5 for sentence-transformers."
+)
 
 
 @app.command()
 def show(
-    model: ModelFolder,
-    batch: Annotated[int, typer.Option(min=1, help="Batch size of the memory estimate.")] = 32,
+    model: opt.ModelFolder,
+    batch: Annotated[int, opt.at_least(1, "Batch size of the memory estimate.")] = 32,
     length: Annotated[
-        int | None, typer.Option(min=1, help="Sequence length of the memory estimate; default: the maximum.")
+        int | None, opt.at_least(1, "Sequence length of the memory estimate; default: the maximum.")
     ] = None,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Show a model. Prints architecture, parameters, size on disk and memory of a batch."""
     from bertsmith.model_io.summary import model_facts
     from bertsmith.reports import terminal
 
     facts = model_facts(model, batch=batch, length=length)
-    print_result(facts, as_json, lambda: terminal.model_card(facts))
+    opt.print_result(facts, as_json, lambda: terminal.model_card(facts))
 
 
 @app.command("import")
@@ -35,78 +43,45 @@ def import_model(
     source: Annotated[
         Path, typer.Argument(metavar="DIR", help="Folder with pickled weights or a TensorFlow checkpoint from Google.")
     ],
-    output: Output,
+    output: opt.Output,
     cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="Needed for TensorFlow checkpoints.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing model folder.")] = False,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Import a TensorFlow checkpoint or pickled weights. Pickles are read in a sandboxed process."""
     from bertsmith.model_io.importers import import_folder
     from bertsmith.model_io.summary import folder_facts
-    from bertsmith.reports import terminal
 
     lowercase = None if cased is None else not cased
-    facts = folder_facts(import_folder(source, output, lowercase=lowercase, replace=overwrite))
-    print_result(facts, as_json, lambda: terminal.facts_table(facts))
+    opt.print_result(folder_facts(import_folder(source, output, lowercase=lowercase, replace=overwrite)), as_json)
 
 
 @app.command()
 def export(
-    model: ModelFolder,
-    output: Output,
+    model: opt.ModelFolder,
+    output: opt.Output,
     to: Annotated[str, typer.Option(help="onnx or sentence-transformers.")],
-    head: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="ONNX: the head to export, e.g. masked_lm, or vectors for none; default: all heads."
-        ),
-    ] = None,
-    pooling: Annotated[
-        str | None,
-        typer.Option(
-            help="One vector per text: mean (over all tokens), first (the [CLS] token) or pooled. "
-            "Default: mean for sentence-transformers, none for ONNX.",
-        ),
-    ] = None,
+    head: Annotated[str | None, typer.Option(metavar="NAME", help=HEAD_HELP)] = None,
+    pooling: Annotated[str | None, typer.Option(help=POOLING_HELP)] = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Scale text vectors to length 1.")] = False,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            help="Largest allowed difference from the model's outputs. "
-            "Default: 1e-4 for ONNX, 1e-5 for sentence-transformers.",
-        ),
-    ] = None,
+    tolerance: Annotated[float | None, typer.Option(min=0.0, help=TOLERANCE_HELP)] = None,
     opset: Annotated[int | None, typer.Option(help="ONNX: operator set version, 18 to 23; default: 20.")] = None,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Export a model to ONNX or sentence-transformers. Compares the exported outputs with the model's."""
     if to not in ("onnx", "sentence-transformers"):
         raise BertsmithError(f"--to {to}: unknown format; choose onnx or sentence-transformers")
+    options = opt.given(tolerance=tolerance) | {"normalize": normalize}
     if to == "onnx":
-        from bertsmith.export import graph, onnx
+        from bertsmith.export.onnx import export_onnx
 
-        facts = onnx.export_onnx(
-            model,
-            output,
-            head=head,
-            pooling=pooling,
-            normalize=normalize,
-            opset=graph.DEFAULT_OPSET if opset is None else opset,
-            tolerance=onnx.TOLERANCE if tolerance is None else tolerance,
-        )
+        facts = export_onnx(model, output, **options, **opt.given(head=head, pooling=pooling, opset=opset))
     else:
-        from bertsmith.export import sentence_transformers
+        from bertsmith.export.sentence_transformers import export_sentence_transformers
 
         if head is not None or opset is not None:
             raise BertsmithError(f"{'--head' if head is not None else '--opset'} is for --to onnx")
-        facts = sentence_transformers.export_sentence_transformers(
-            model,
-            output,
-            pooling=pooling or "mean",
-            normalize=normalize,
-            tolerance=sentence_transformers.TOLERANCE if tolerance is None else tolerance,
-        )
+        facts = export_sentence_transformers(model, output, pooling=pooling or "mean", **options)
     from bertsmith.reports import terminal_predictions
 
-    print_result(facts, as_json, lambda: terminal_predictions.export(facts))
+    opt.print_result(facts, as_json, lambda: terminal_predictions.export(facts))

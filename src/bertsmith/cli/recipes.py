@@ -7,20 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from bertsmith.cli.options import RECIPE_HELP, Data, Device, Json, Overrides, RecipeName, print_result
+import bertsmith.cli.options as opt
 
 app = typer.Typer()
 
 
 @app.command()
 def init(
-    recipe: Annotated[str | None, typer.Argument(metavar="[RECIPE]", help=RECIPE_HELP)] = None,
-    overrides: Overrides = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="TOML file to write; default: print it.")
-    ] = None,
+    recipe: Annotated[str | None, typer.Argument(metavar="[RECIPE]", help=opt.RECIPE_HELP)] = None,
+    overrides: opt.Overrides = None,
+    output: Annotated[Path | None, opt.output("FILE", "TOML file to write; default: print it.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Write a recipe as a commented TOML file. Without a recipe, list all recipes."""
     from bertsmith import config, recipes
@@ -33,27 +31,25 @@ def init(
 
         known = [{"recipe": name, "about": recipes.about(name)} for name in recipes.names()]
         facts: dict[str, Any] = {"recipes": [one | recipe_facts(recipes.find(one["recipe"])) for one in known]}
-        print_result(facts, as_json, lambda: terminal.recipe_list(facts["recipes"]))
+        opt.print_result(facts, as_json, lambda: terminal.recipe_list(facts["recipes"]))
         return
     chosen = with_overrides(recipes.find(recipe), overrides or [])
     facts = {"recipe": chosen.name, "file": None if output is None else str(output), "settings": config.to_dict(chosen)}
     if output is not None:
         recipe_toml.write_toml(chosen, output, force=force)
-        print_result(facts, as_json, lambda: terminal.facts_table({"recipe": chosen.name, "file": output}))
+        opt.print_result(facts, as_json, lambda: terminal.facts_table({"recipe": chosen.name, "file": output}))
     else:
-        print_result(facts, as_json, lambda: print(recipe_toml.to_toml(chosen), end=""))
+        opt.print_result(facts, as_json, lambda: print(recipe_toml.to_toml(chosen), end=""))
 
 
 @app.command()
 def check(
-    recipe: RecipeName,
-    data: Data,
-    overrides: Overrides = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Run folder of the planned run.")
-    ] = None,
-    device: Device = "auto",
-    as_json: Json = False,
+    recipe: opt.RecipeName,
+    data: opt.Data,
+    overrides: opt.Overrides = None,
+    output: Annotated[Path | None, opt.output("DIR", "Run folder of the planned run.")] = None,
+    device: opt.Device = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Check a pre-training run before starting it. Tests recipe, data, a few training steps, speed and memory."""
     from bertsmith import recipes
@@ -72,7 +68,7 @@ def run_preflight(recipe: Any, data: Path, output: Path | None, *, device: str, 
         findings.append(finding)
         if not as_json:
             terminal.preflight_check(finding.to_dict())
-    print_result(preflight.summary(findings), as_json)
+    opt.print_result(preflight.summary(findings), as_json, lambda: None)
     for finding in findings:
         if finding.error is not None:
             raise finding.error

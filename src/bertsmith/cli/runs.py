@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bertsmith.cli.options import Json, print_result
+import bertsmith.cli.options as opt
 from bertsmith.errors import BertsmithError, DataError
 
 app = typer.Typer(no_args_is_help=True, help="List, show, compare and plot training runs.")
@@ -19,7 +19,7 @@ RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run fo
 @app.command("list")
 def list_runs(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder to search for runs.")] = Path("runs"),
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """List the runs below a folder with progress, throughput and held-out loss."""
     from bertsmith.reports import terminal_runs
@@ -37,14 +37,14 @@ def list_runs(
         raise BertsmithError(f"no run in {folder} or below it")
     histories = with_unique_names(histories)
     facts = {"runs": [summary(run) for run in histories], "damaged": damaged}
-    print_result(facts, as_json, lambda: terminal_runs.run_list(histories, damaged))
+    opt.print_result(facts, as_json, lambda: terminal_runs.run_list(histories, damaged))
 
 
 @app.command()
 def show(
     run: RunFolder,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Redraw until the run ends.")] = False,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Show one run: figures, curves and the last evaluation."""
     from bertsmith.reports import terminal_runs
@@ -56,16 +56,14 @@ def show(
         terminal_runs.follow(reader)
         return
     history = reader.read()
-    print_result(summary(history), as_json, lambda: terminal_runs.run_card(history))
+    opt.print_result(summary(history), as_json, lambda: terminal_runs.run_card(history))
 
 
 @app.command()
 def compare(
     runs: RunFolders,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write an HTML page.")
-    ] = None,
-    as_json: Json = False,
+    output: Annotated[Path | None, opt.output("FILE", "Also write an HTML page.")] = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Compare runs: differences of their recipes, scores and losses."""
     from bertsmith.reports import terminal_runs
@@ -79,20 +77,17 @@ def compare(
     facts = {"runs": names, "differences": differences(histories), "scores": scores(histories)}
     if output is not None:
         facts["page"] = str(write_report(histories, output))
-    print_result(facts, as_json, lambda: terminal_runs.comparison(histories))
+    opt.print_result(facts, as_json, lambda: terminal_runs.comparison(histories))
 
 
 @app.command()
 def plot(
     runs: RunFolders,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="HTML page; default: RUN/report.html, for several runs runs.html."
-        ),
+        Path | None, opt.output("FILE", "HTML page; default: RUN/report.html, for several runs runs.html.")
     ] = None,
     browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Plot the curves of runs in the terminal and as a self-contained HTML page."""
     import webbrowser
@@ -107,7 +102,7 @@ def plot(
     default = histories[0].folder / "report.html" if len(histories) == 1 else together
     page = write_report(histories, output or default)
     facts = {"runs": [run.name for run in histories], "page": str(page), "bytes": page.stat().st_size}
-    print_result(facts, as_json, lambda: terminal_runs.curves(histories))
+    opt.print_result(facts, as_json, lambda: terminal_runs.curves(histories))
     if not as_json:
         terminal.console.print(f"page: {page}", soft_wrap=True)
     if browser:

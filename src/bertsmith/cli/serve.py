@@ -8,17 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from bertsmith.cli.options import Device
+from bertsmith.cli.options import Device, at_least
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.server.settings import Limits
 
 app = typer.Typer()
 DEFAULTS = Limits()
 REQUIRED_PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
-
-
-def at_least_1(help: str) -> Any:
-    return typer.Option(min=1, help=help)
 
 
 def seconds(purpose: str) -> Any:
@@ -38,19 +34,17 @@ def serve(
     precision: Annotated[str, typer.Option(help="float32, bfloat16 or int8.")] = "float32",
     json_logs: Annotated[bool, typer.Option("--json-logs", help="Log JSON lines.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not log requests.")] = False,
-    max_texts: Annotated[int, at_least_1("Maximum number of texts per request.")] = DEFAULTS.max_texts,
-    max_bytes_per_text: Annotated[int, at_least_1("Maximum size of a text in bytes.")] = DEFAULTS.max_bytes_per_text,
-    max_body: Annotated[int, at_least_1("Maximum size of a request body in bytes.")] = DEFAULTS.max_body,
-    max_numbers: Annotated[int, at_least_1("Maximum count of numbers in a response.")] = DEFAULTS.max_numbers,
-    max_requests: Annotated[int, at_least_1("Maximum number of concurrent requests.")] = DEFAULTS.max_requests,
-    max_connections: Annotated[int, at_least_1("Maximum number of connections.")] = DEFAULTS.max_connections,
+    max_texts: Annotated[int, at_least(1, "Maximum number of texts per request.")] = DEFAULTS.max_texts,
+    max_bytes_per_text: Annotated[int, at_least(1, "Maximum size of a text in bytes.")] = DEFAULTS.max_bytes_per_text,
+    max_body: Annotated[int, at_least(1, "Maximum size of a request body in bytes.")] = DEFAULTS.max_body,
+    max_numbers: Annotated[int, at_least(1, "Maximum count of numbers in a response.")] = DEFAULTS.max_numbers,
+    max_requests: Annotated[int, at_least(1, "Maximum number of concurrent requests.")] = DEFAULTS.max_requests,
+    max_connections: Annotated[int, at_least(1, "Maximum number of connections.")] = DEFAULTS.max_connections,
     max_rejections: Annotated[
-        int, typer.Option(min=0, help="Maximum number of rejected requests that are delayed at once.")
+        int, at_least(0, "Maximum number of rejected requests that are delayed at once.")
     ] = DEFAULTS.max_rejections,
-    batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens per batch; default: depends on the device.")
-    ] = None,
-    max_queued_tokens: Annotated[int, at_least_1("Maximum number of queued tokens.")] = DEFAULTS.max_queued_tokens,
+    batch_tokens: Annotated[int | None, at_least(1, "Tokens per batch; default: depends on the device.")] = None,
+    max_queued_tokens: Annotated[int, at_least(1, "Maximum number of queued tokens.")] = DEFAULTS.max_queued_tokens,
     deadline: Annotated[float, seconds("from request to response")] = DEFAULTS.deadline,
     read_seconds: Annotated[float, seconds("to receive a header, and a body")] = DEFAULTS.read_seconds,
     write_seconds: Annotated[float, seconds("to send a response")] = DEFAULTS.write_seconds,

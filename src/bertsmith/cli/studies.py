@@ -2,59 +2,48 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bertsmith.cli.options import Device, Json, ModelFolder, Quiet, TaskData, TaskName, given_files, print_result
+import bertsmith.cli.options as opt
 
 app = typer.Typer()
-StudyFolder = Annotated[
-    Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the study; finished runs in it are skipped.")
-]
+LAYERS_HELP = "embeddings, second_to_last, top, last_four_sum, last_four_concat, all_sum, mix."
+MODELS_HELP = (
+    "Pre-trained model folders. NAME+bilstm repeats a model with a BiLSTM on top, NAME+fresh repeats it "
+    "with random weights."
+)
+StudyFolder = Annotated[Path, opt.output("DIR", "Folder of the study; finished runs in it are skipped.")]
 
 
 @app.command()
 def features(
-    model: ModelFolder,
-    task: TaskName,
+    model: opt.ModelFolder,
+    task: opt.TaskName,
     output: StudyFolder,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[SETTING=VALUE]...",
-            help="Override settings, e.g. epochs=20 head.dropout=0.5 task.context=document.",
-        ),
-    ] = None,
+    overrides: Annotated[list[str] | None, opt.overrides("epochs=20 head.dropout=0.5 task.context=document")] = None,
     train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.")] = None,
     dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to select on.")] = None,
     test: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to report.")] = None,
-    data: TaskData = None,
-    layers: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B,...",
-            help="embeddings, second_to_last, top, last_four_sum, last_four_concat, all_sum, mix.",
-            show_default="all but mix",
-        ),
-    ] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Taggers per layer selection, each with another seed.")] = 5,
-    jobs: Annotated[int, typer.Option(min=1, help="Taggers in parallel, on a GPU with enough memory.")] = 1,
+    data: opt.TaskData = None,
+    layers: Annotated[str, typer.Option(metavar="A,B,...", help=LAYERS_HELP, show_default="all but mix")] = "",
+    seeds: Annotated[int, opt.at_least(1, "Taggers per layer selection, each with another seed.")] = 5,
+    jobs: Annotated[int, opt.at_least(1, "Taggers in parallel, on a GPU with enough memory.")] = 1,
     precision: Annotated[
         str, typer.Option(help="Precision of the features on disk: float32, or float16 for half the size.")
     ] = "float32",
-    device: Device = "auto",
-    quiet: Quiet = False,
-    as_json: Json = False,
+    device: opt.Device = "auto",
+    quiet: opt.Quiet = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Train taggers on features of a frozen model. One BiLSTM per layer selection, as in table 7 of the BERT paper."""
     from bertsmith.reports import terminal_runs
     from bertsmith.studies.features import feature_config
     from bertsmith.studies.features import features as study
 
-    files = given_files(train=train, dev=dev, test=test, data=data)
+    files = opt.given(train=train, dev=dev, test=test, data=data)
     result = study(
         feature_config(task, model, files, overrides or []),
         output,
@@ -65,19 +54,12 @@ def features(
         device=device,
         quiet=quiet or as_json,
     )
-    print_result(result, as_json, lambda: terminal_runs.features(result))
+    opt.print_result(result, as_json, lambda: terminal_runs.features(result))
 
 
 @app.command()
 def ablate(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[NAME=]FOLDER...",
-            help="Pre-trained model folders. NAME+bilstm repeats a model with a BiLSTM on top, NAME+fresh repeats it "
-            "with random weights.",
-        ),
-    ],
+    models: Annotated[list[str], typer.Argument(metavar="[NAME=]FOLDER...", help=MODELS_HELP)],
     task: Annotated[
         list[str], typer.Option("--task", "-t", metavar="TASK", help="Task, e.g. glue/mrpc; may be repeated.")
     ],
@@ -92,11 +74,11 @@ def ablate(
     learning_rates: Annotated[
         str, typer.Option(metavar="A,B,...", help="Learning rates to try; the best on dev counts.")
     ] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs per learning rate, each with another seed.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs in parallel, on a GPU with enough memory.")] = 1,
-    device: Device = "auto",
-    quiet: Quiet = False,
-    as_json: Json = False,
+    seeds: opt.Seeds = 1,
+    jobs: opt.Jobs = 1,
+    device: opt.Device = "auto",
+    quiet: opt.Quiet = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Compare pre-trained models on several tasks. All are fine-tuned alike, as in table 5 of the BERT paper."""
     from bertsmith.reports import terminal_runs
@@ -114,6 +96,6 @@ def ablate(
         jobs=jobs,
         device=device,
         quiet=quiet,
-        report=(lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr)),
+        report=opt.reporter(quiet),
     )
-    print_result(result, as_json, lambda: terminal_runs.ablations(result))
+    opt.print_result(result, as_json, lambda: terminal_runs.ablations(result))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,19 +12,14 @@ from bertsmith.cli.recipes import run_preflight
 from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
-RunFolder = Annotated[
-    Path, typer.Option("--output", "-o", metavar="DIR", help="Run folder; an interrupted run in it is resumed.")
-]
-Resume = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|never|PATH", help="Resume the run in the folder, fail if there is one, or resume a checkpoint."
-    ),
-]
-Track = Annotated[
-    list[str] | None,
-    typer.Option("--track", metavar="NAME", help="Also log to tensorboard, wandb or mlflow; may be repeated."),
-]
+RunFolder = Annotated[Path, opt.output("DIR", "Run folder; an interrupted run in it is resumed.")]
+RESUME_HELP = "Resume the run in the folder, fail if there is one, or resume a checkpoint."
+Resume = Annotated[str, typer.Option(metavar="auto|never|PATH", help=RESUME_HELP)]
+TRACK_HELP = "Also log to tensorboard, wandb or mlflow; may be repeated."
+Track = Annotated[list[str] | None, typer.Option("--track", metavar="NAME", help=TRACK_HELP)]
+VARIANTS_HELP = (
+    "Recipes, each with its own settings after commas (name=... names its folder); then settings for all of them."
+)
 
 
 @app.command()
@@ -48,7 +42,6 @@ def pretrain(
 ) -> None:
     """Pre-train a model on shards. If interrupted, run the same command again to resume."""
     from bertsmith import recipes
-    from bertsmith.reports import terminal
     from bertsmith.training.pretrain import pretrain as run_pretraining
     from bertsmith.training.recipe import with_overrides
     from bertsmith.training.trackers import check_trackers
@@ -59,34 +52,19 @@ def pretrain(
     if dry_run:
         run_preflight(chosen, data, output, device=device, as_json=as_json)
         return
-    facts = run_pretraining(
-        chosen,
-        data,
-        output,
-        device=device,
-        resume=resume,
-        quiet=quiet or as_json,
-        chart=chart,
-        trackers=tuple(track or ()),
-    )
-    opt.print_result(facts, as_json, lambda: terminal.facts_table(facts))
+    options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
+    facts = run_pretraining(chosen, data, output, resume=resume, chart=chart, **options)
+    opt.print_result(facts, as_json)
 
 
 @app.command()
 def compare(
     variants: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RECIPE[,SETTING=VALUE]... [SETTING=VALUE]...",
-            help="Recipes, each with its own settings after commas (name=... names its folder); "
-            "then settings for all of them.",
-        ),
+        list[str], typer.Argument(metavar="RECIPE[,SETTING=VALUE]... [SETTING=VALUE]...", help=VARIANTS_HELP)
     ],
     data: opt.Data,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the runs; finished runs are skipped.")
-    ],
-    jobs: Annotated[int, typer.Option(min=1, help="Runs in parallel.")] = 1,
+    output: Annotated[Path, opt.output("DIR", "Folder of the runs; finished runs are skipped.")],
+    jobs: Annotated[int, opt.at_least(1, "Runs in parallel.")] = 1,
     device: opt.Device = "auto",
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
@@ -99,9 +77,8 @@ def compare(
     from bertsmith.training.compare import PAGE, chosen_recipes
     from bertsmith.training.compare import compare as run_comparison
 
-    quiet = quiet or as_json
-    say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr))
-    chosen = chosen_recipes(variants, recipes.find)
+    quiet, chosen = quiet or as_json, chosen_recipes(variants, recipes.find)
+    say = opt.reporter(quiet)
     folders = run_comparison(chosen, data, output, jobs=jobs, device=device, quiet=quiet, say=say)
     runs = [read_run(folder) for folder in folders]
     page = output / PAGE
@@ -115,20 +92,15 @@ def finetune(
     model: opt.ModelFolder,
     task: opt.TaskName,
     output: RunFolder,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[SETTING=VALUE]...", help="Override settings, e.g. epochs=4 batch_size=16 task.text=review."
-        ),
-    ] = None,
+    overrides: Annotated[list[str] | None, opt.overrides("epochs=4 batch_size=16 task.text=review")] = None,
     train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.")] = None,
     dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
     data: opt.TaskData = None,
     learning_rates: Annotated[
         str, typer.Option(metavar="A,B,...", help="Learning rates to try; the best on dev is kept.")
     ] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs per learning rate, each with another seed.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs in parallel, on a GPU with enough memory.")] = 1,
+    seeds: opt.Seeds = 1,
+    jobs: opt.Jobs = 1,
     resume: Resume = "auto",
     track: Track = None,
     device: opt.Device = "auto",
@@ -136,18 +108,18 @@ def finetune(
     as_json: opt.Json = False,
 ) -> None:
     """Fine-tune a model on a task. With several learning rates or seeds, print all scores and keep the best model."""
-    from bertsmith.reports import terminal, terminal_runs
+    from bertsmith.reports import terminal_runs
     from bertsmith.training.finetune import finetune as run_finetuning
     from bertsmith.training.recipe import make_finetune_config
     from bertsmith.training.sweep import parse_learning_rates, sweep
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())
-    settings = make_finetune_config(task, model, opt.given_files(train=train, dev=dev, data=data), overrides or [])
+    settings = make_finetune_config(task, model, opt.given(train=train, dev=dev, data=data), overrides or [])
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
     if not learning_rates and seeds == 1:
         facts = run_finetuning(settings, output, resume=resume, **options)
-        opt.print_result(facts, as_json, lambda: terminal.facts_table(facts))
+        opt.print_result(facts, as_json)
         return
     if resume != "auto":
         raise BertsmithError("--resume is for a single run: with --learning-rates or --seeds finished runs are skipped")

@@ -44,7 +44,6 @@ class Config(TransformerConfig):
         return Pooler(self.width, activation="gelu", dropout=self.pooler_dropout)
 
     def build(self) -> ELECTRA:
-        """The encoder with new weights."""
         return ELECTRA(self)
 
 

@@ -16,7 +16,7 @@ from bertsmith.config import Registry
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CONFIG, open_model
-from bertsmith.objectives.objective import pipeline_of
+from bertsmith.objectives.objective import objective_class
 from bertsmith.reports.run_history import RECIPE
 from bertsmith.system.devices import choose_device
 from bertsmith.system.progress import Progress
@@ -154,7 +154,7 @@ def open_evaluator(
     """Loads the model and builds the task with its labels; a DataError if the model has no head for the task."""
     folder = find_model_folder(model)
     loaded, tokenizer, _ = open_model(folder)
-    pipeline = pipeline_of(settings.task.build(files=files).objective)
+    pipeline = objective_class(settings.task.build(files=files).objective).pipeline
     head = loaded.head_for(pipeline)
     if head is None:
         heads = ", ".join(map(_described, loaded.objectives.values())) or "none"

@@ -156,15 +156,11 @@ def _text_task(model: TextModel, *, positive: str = "") -> ClassificationTask | 
     head: Any = model.model.objectives[name]
     task: ClassificationTask | RegressionTask
     if head.pipeline == "text-regression":
-        task = RegressionTask(name, files={}, read=_no_files)
+        task = RegressionTask(name)
     else:
-        task = ClassificationTask(name, files={}, read=_no_files, labels=head.config.labels, positive=positive)
+        task = ClassificationTask(name, labels=head.config.labels, positive=positive)
     task.objective = name
     return task
-
-
-def _no_files(path: Any, split: str) -> list[Any]:
-    raise AssertionError("pipelines pass texts, not files")
 
 
 def _predict_examples(
@@ -182,9 +178,7 @@ def ner(model: TextModel, texts: Sequence[str], *, unit: Unit) -> list[list[dict
     if unit not in UNITS:
         raise BertsmithError(f'unit "{unit}" does not exist: choose {", ".join(UNITS)}')
     head: Any = model.model.objectives[name]
-    task = TokenClassificationTask(
-        "ner", files={}, load=_no_files, config=TaggingConfig(), labels=head.config.labels, unit=unit
-    )
+    task = TokenClassificationTask("ner", config=TaggingConfig(), labels=head.config.labels, unit=unit)
     task.objective = name
     examples = [Example(id=str(index), texts=(text,)) for index, text in enumerate(texts)]
     predictions, _ = _predict_examples(model, task, examples, length=model.max_length)
@@ -218,7 +212,7 @@ def answer(
         n_best=max(defaults.n_best, top_k),
         no_answer=0.0 if no_answer is None else no_answer,
     )
-    task = QuestionAnsweringTask(name="answer", config=settings, rules="1.1" if no_answer is None else "2.0", files={})
+    task = QuestionAnsweringTask("answer", config=settings, rules="1.1" if no_answer is None else "2.0")
     task.objective = name
     (prediction,), truncated = _predict_examples(
         model, task, [Example(id="0", texts=(question, context))], length=length
@@ -236,7 +230,7 @@ def _answer(span: Mapping[str, Any]) -> dict[str, Any]:
 def choose(model: TextModel, question: str, choices: Sequence[str]) -> dict[str, Any]:
     """See `Predictor.choose`."""
     name = require_pipeline(model.model, "multiple-choice")
-    task = MultipleChoiceTask(name, files={}, read=_no_files)
+    task = MultipleChoiceTask(name)
     task.objective = name
     example = Example(id="0", texts=(question, *choices), source="this question")
     task.check("test", [example])

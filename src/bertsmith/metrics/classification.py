@@ -1,12 +1,11 @@
-"""Classification metrics: accuracy, F1 and Matthews correlation, each a function of the confusion matrix.
+"""Classification metrics, each a function of confusion matrices [..., C, C] of C labels: gold rows, predicted columns.
 
-Labels are integers or strings. A confusion matrix [..., C, C] of C labels has a row per gold label and a column per
-predicted label. The `*_from_confusion` functions take any number of matrices at once, for resampling.
+Labels are integers or strings. The `*_from_confusion` functions take any number of matrices at once, for resampling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +33,9 @@ def confusion_matrix(gold: Labels, predicted: Labels, *, labels: Sequence[Label]
         raise DataError(f"{len(golds)} gold labels but {len(predictions)} predicted ones: every example needs both")
     if not golds:
         raise DataError("the set is empty: there are no labels to score")
-    _same_kind([*golds, *predictions, *(labels or ())])
+    kinds = {isinstance(label, str): label for label in (*golds, *predictions, *(labels or ()))}
+    if len(kinds) > 1:
+        raise DataError(f"labels must be all numbers or all strings, found both {kinds[True]!r} and {kinds[False]!r}")
     known = tuple(labels) if labels is not None else tuple(sorted({*golds, *predictions}))
     index = {label: number for number, label in enumerate(known)}
     if len(index) != len(known):
@@ -66,12 +67,8 @@ def micro_f1(gold: Labels, predicted: Labels, *, labels: Sequence[Label] | None 
     """F1 of the summed counts of all labels, which is the accuracy, or of the given labels."""
     parts = scores_by_label(gold, predicted)
     chosen = [parts[label] for label in (parts if labels is None else labels) if label in parts]
-    sums = [
-        sum(part.correct for part in chosen),
-        sum(part.predicted for part in chosen),
-        sum(part.gold for part in chosen),
-    ]
-    return float(f1_from_counts(np.array(sums)))
+    correct, predictions, golds = (sum(getattr(part, side) for part in chosen) for side in MatchCounts.__slots__)
+    return MatchCounts(correct, predictions, golds).f1
 
 
 def matthews(gold: Labels, predicted: Labels) -> float:
@@ -91,11 +88,8 @@ def label_counts(confusion: ConfusionMatrix, label: Label) -> MatchCounts:
         if len(confusion.labels) > 1:
             raise DataError(f"label {label!r} is not one of {list(confusion.labels)}: name the positive label")
         return MatchCounts(correct=0, predicted=0, gold=0)
-    index = confusion.labels.index(label)
-    table = confusion.counts
-    return MatchCounts(
-        correct=int(table[index, index]), predicted=int(table[:, index].sum()), gold=int(table[index, :].sum())
-    )
+    index, table = confusion.labels.index(label), confusion.counts
+    return MatchCounts(int(table[index, index]), int(table[:, index].sum()), int(table[index, :].sum()))
 
 
 def accuracy_from_confusion(table: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -132,12 +126,6 @@ def _listed(values: Labels, side: str) -> list[Label]:
         if not isinstance(value, int | str | np.integer):
             raise DataError(f"{side} label {number + 1} is {value!r}: labels are integers or strings, one per example")
     return listed
-
-
-def _same_kind(values: Iterable[Label]) -> None:
-    kinds = {isinstance(value, str): value for value in values}
-    if len(kinds) > 1:
-        raise DataError(f"labels must be all numbers or all strings, found both {kinds[True]!r} and {kinds[False]!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """Confidence of a score: bootstrap and Wilson intervals, paired comparison of two systems, summaries over seeds.
 
-N examples, K statistics per example, R resamples. A score that is a function of sums over examples (accuracy, F1,
-entity F1, span F1) is resampled by counts: equal examples are drawn together, so that the cost depends only on the
-number of distinct examples. Correlations are resampled by example. Everything is seeded.
+N examples, K statistics per example, R resamples. A score of sums over examples is resampled by counts: equal examples
+are drawn together, so that the cost depends only on the number of distinct ones. Correlations are resampled by example.
 """
 
 from __future__ import annotations
@@ -195,13 +194,10 @@ def _percentiles(value: NDArray[np.float64], scores: list[NDArray[np.float64]], 
 
 
 def _compared(first: NDArray[np.float64], second: NDArray[np.float64], gaps: list[NDArray[np.float64]]) -> Comparison:
-    difference = float(first[0] - second[0])
-    every = np.concatenate(gaps)
+    difference, every = float(first[0] - second[0]), np.concatenate(gaps)
     # Sums in another order differ by rounding: mathematically equal differences must count.
     as_large = int((np.abs(every) >= abs(difference) - 1e-12).sum())
-    return Comparison(
-        first=float(first[0]), second=float(second[0]), difference=difference, p=(as_large + 1) / (len(every) + 1)
-    )
+    return Comparison(float(first[0]), float(second[0]), difference, p=(as_large + 1) / (len(every) + 1))
 
 
 def _checked(level: float) -> float:

@@ -36,12 +36,14 @@ class QuestionScores:
 
 def squad_v1(golds: GoldAnswers, predictions: Mapping[str, str]) -> dict[str, float]:
     """SQuAD 1.1: `exact_match` and `f1`. A question without a prediction scores 0."""
-    return _percentages(squad_v1_scores(golds, predictions))
+    scores = squad_v1_scores(golds, predictions)
+    return {"exact_match": _percent(scores.exact), "f1": _percent(scores.f1)}
 
 
 def korquad(golds: GoldAnswers, predictions: Mapping[str, str]) -> dict[str, float]:
     """KorQuAD 1.0: as SQuAD 1.1, with F1 over characters, brackets and quotes as spaces, and without articles."""
-    return _percentages(korquad_scores(golds, predictions))
+    scores = korquad_scores(golds, predictions)
+    return {"exact_match": _percent(scores.exact), "f1": _percent(scores.f1)}
 
 
 def squad_v2(
@@ -60,11 +62,9 @@ def squad_v2(
     scores = raw if no_answer is None else apply_threshold(raw, no_answer=no_answer, threshold=threshold)
     result: dict[str, float] = {}
     for prefix, chosen in (("", slice(None)), ("HasAns_", scores.answerable), ("NoAns_", ~scores.answerable)):
-        exact, f1 = scores.exact[chosen].tolist(), scores.f1[chosen].tolist()
-        if exact:
-            result[f"{prefix}exact"] = 100.0 * sum(exact) / len(exact)
-            result[f"{prefix}f1"] = 100.0 * sum(f1) / len(f1)
-            result[f"{prefix}total"] = len(exact)
+        exact, f1 = scores.exact[chosen], scores.f1[chosen]
+        if len(exact):
+            result |= {f"{prefix}exact": _percent(exact), f"{prefix}f1": _percent(f1), f"{prefix}total": len(exact)}
     if no_answer is not None:
         result |= best_thresholds(raw, predictions, no_answer=no_answer)
     return result
@@ -72,25 +72,18 @@ def squad_v2(
 
 def squad_v1_scores(golds: GoldAnswers, predictions: Mapping[str, str]) -> QuestionScores:
     """SQuAD 1.1 scores of each question."""
-    return _scores_v1(golds, predictions, normal=normalize_answer, units=str.split)
+    return _scores(golds, predictions, normal=normalize_answer, units=str.split)
 
 
 def korquad_scores(golds: GoldAnswers, predictions: Mapping[str, str]) -> QuestionScores:
     """KorQuAD 1.0 scores of each question."""
-    return _scores_v1(golds, predictions, normal=normalize_korean_answer, units=_characters)
+    return _scores(golds, predictions, normal=normalize_korean_answer, units=lambda text: list("".join(text.split())))
 
 
 def squad_v2_scores(golds: GoldAnswers, predictions: Mapping[str, str]) -> QuestionScores:
     """SQuAD 2.0 scores of each question without a threshold. Every question needs a prediction."""
-    _require_questions(golds)
     _require_all(golds, predictions, "prediction")
-    exact, f1 = [], []
-    for question, texts in golds.items():
-        references = [normal for text in texts if (normal := normalize_answer(text))] or [""]
-        answer = normalize_answer(_text(predictions[question], question))
-        exact.append(max(float(reference == answer) for reference in references))
-        f1.append(max(_overlap_or_both_empty(answer.split(), reference.split()) for reference in references))
-    return _question_scores(golds, exact, f1)
+    return _scores(golds, predictions, normal=normalize_answer, units=str.split, unanswerable=True)
 
 
 def apply_threshold(scores: QuestionScores, *, no_answer: Mapping[str, float], threshold: float) -> QuestionScores:
@@ -98,12 +91,8 @@ def apply_threshold(scores: QuestionScores, *, no_answer: Mapping[str, float], t
     _require_all(scores.ids, no_answer, "no-answer score")
     no_answers = np.array([no_answer[question] > threshold for question in scores.ids], dtype=bool)
     right = (~scores.answerable).astype(np.float64)
-    return QuestionScores(
-        ids=scores.ids,
-        exact=np.where(no_answers, right, scores.exact),
-        f1=np.where(no_answers, right, scores.f1),
-        answerable=scores.answerable,
-    )
+    exact, f1 = (np.where(no_answers, right, score) for score in (scores.exact, scores.f1))
+    return QuestionScores(scores.ids, exact, f1, scores.answerable)
 
 
 def best_thresholds(
@@ -145,85 +134,55 @@ def normalize_korean_answer(text: str) -> str:
 def gold_answers(data: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     """The gold answers of the `data` of a SQuAD file."""
     golds: dict[str, list[str]] = {}
-    for article in data:
-        for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                if question["id"] in golds:
-                    raise DataError(f"question {question['id']} is repeated in the data: ids must be unique")
-                golds[question["id"]] = [answer["text"] for answer in question["answers"]]
+    for question in (question for article in data for part in article["paragraphs"] for question in part["qas"]):
+        if question["id"] in golds:
+            raise DataError(f"question {question['id']} is repeated in the data: ids must be unique")
+        golds[question["id"]] = [answer["text"] for answer in question["answers"]]
     return golds
 
 
-def _scores_v1(
+def _scores(
     golds: GoldAnswers,
     predictions: Mapping[str, str],
     *,
     normal: Callable[[str], str],
     units: Callable[[str], list[str]],
+    unanswerable: bool = False,
 ) -> QuestionScores:
-    _require_questions(golds)
-    exact, f1 = [], []
-    for question, texts in golds.items():
-        if not texts:
-            raise DataError(
-                f"question {question} has no gold answer: score data with unanswerable questions as SQuAD 2.0"
-            )
+    """The best score of each prediction over the gold answers; `unanswerable`: an empty answer can be correct."""
+    if not golds:
+        raise DataError("the set is empty: there are no questions to score")
+    exact, f1 = np.zeros(len(golds)), np.zeros(len(golds))
+    for index, (question, texts) in enumerate(golds.items()):
+        if not (texts or unanswerable):
+            advice = "score data with unanswerable questions as SQuAD 2.0"
+            raise DataError(f"question {question} has no gold answer: {advice}")
         if question not in predictions:
-            exact.append(0.0)
-            f1.append(0.0)
             continue
-        answer = normal(_text(predictions[question], question))
-        references = [normal(text) for text in texts]
-        exact.append(max(float(reference == answer) for reference in references))
-        f1.append(max(_overlap(units(answer), units(reference)) for reference in references))
-    return _question_scores(golds, exact, f1)
+        prediction = predictions[question]
+        if not isinstance(prediction, str):
+            raise DataError(
+                f"the prediction for question {question} is {prediction!r}: expected a string, '' for no answer"
+            )
+        answer, references = normal(prediction), [normal(text) for text in texts]
+        if unanswerable:
+            references = [reference for reference in references if reference] or [""]
+        exact[index] = answer in references
+        f1[index] = max(_overlap(units(answer), units(reference), both_empty=unanswerable) for reference in references)
+    return QuestionScores(tuple(golds), exact, f1, np.array([bool(texts) for texts in golds.values()]))
 
 
-def _overlap(predicted: list[str], reference: list[str]) -> float:
-    """F1 of two bags of units; 0 if they share none, and therefore 0 for two empty bags."""
-    same = sum((Counter(predicted) & Counter(reference)).values())
+def _overlap(predicted: list[str], reference: list[str], *, both_empty: bool) -> float:
+    """F1 of two bags of units; `both_empty` is that of two empty bags."""
+    same = (Counter(predicted) & Counter(reference)).total()
     if not same:
-        return 0.0
+        return float(both_empty and predicted == reference)
     precision, recall = same / len(predicted), same / len(reference)
     return 2 * precision * recall / (precision + recall)
 
 
-def _overlap_or_both_empty(predicted: list[str], reference: list[str]) -> float:
-    return _overlap(predicted, reference) if predicted and reference else float(predicted == reference)
-
-
-def _characters(text: str) -> list[str]:
-    return list("".join(text.split()))
-
-
-def _question_scores(golds: GoldAnswers, exact: list[float], f1: list[float]) -> QuestionScores:
-    return QuestionScores(
-        ids=tuple(golds),
-        exact=np.array(exact),
-        f1=np.array(f1),
-        answerable=np.array([bool(texts) for texts in golds.values()]),
-    )
-
-
-def _percentages(scores: QuestionScores) -> dict[str, float]:
-    total = len(scores.ids)
-    return {
-        "exact_match": 100.0 * sum(scores.exact.tolist()) / total,
-        "f1": 100.0 * sum(scores.f1.tolist()) / total,
-    }
-
-
-def _require_questions(golds: GoldAnswers) -> None:
-    if not golds:
-        raise DataError("the set is empty: there are no questions to score")
-
-
-def _text(prediction: str, question: str) -> str:
-    if not isinstance(prediction, str):
-        raise DataError(
-            f"the prediction for question {question} is {prediction!r}: expected a string, '' for no answer"
-        )
-    return prediction
+def _percent(values: NDArray[np.float64]) -> float:
+    return float(100.0 * sum(values.tolist()) / len(values))
 
 
 def _require_all(questions: Iterable[str], values: Mapping[str, Any], what: str) -> None:

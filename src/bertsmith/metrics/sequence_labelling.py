@@ -1,15 +1,15 @@
-"""Sequence labelling: tagging schemes (IOB1, IOB2, IOBES/BIOES, BILOU), their entities, and entity scores.
+"""Tagging schemes (IOB1, IOB2, IOBES/BIOES, BILOU), their entities, and entity scores.
 
-Entities are decoded leniently, as in conlleval, from any sequence of tags; or strictly, as in seqeval's strict mode,
-where only entities that are valid in the scheme count.
+Entities are decoded leniently, as in conlleval, or strictly: only those valid in the scheme count, as in seqeval.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -39,18 +39,20 @@ class Violation(NamedTuple):
     reason: str
 
 
-class _Tag(NamedTuple):
+class Tag(NamedTuple):
+    """A parsed tag."""
+
     letter: str  # one of O, B, I, E, S; L and U become E and S
     kind: str  # "_" if the tag has no type
 
 
-_OUTSIDE = _Tag("O", "")
+_OUTSIDE = Tag("O", "")
 
 
 def tags_to_entities(tags: Sequence[str], *, scheme: Scheme | None = None) -> list[Entity]:
     """The entities of one sentence in order: lenient without a scheme, strict with one."""
     read = [*_read(tags, scheme), _OUTSIDE]
-    return _lenient(read) if scheme is None else _strict(read, _RULES[scheme])
+    return _lenient(read) if scheme is None else _strict(read, scheme)
 
 
 def entities_to_tags(found: Iterable[Entity], *, words: int, scheme: Scheme) -> list[str]:
@@ -88,77 +90,64 @@ def scheme_violations(tags: Sequence[str], *, scheme: Scheme) -> list[Violation]
             violations.append(Violation(word, f"{tag} does not exist in {scheme}"))
         elif scheme == "IOB1":
             if here.letter == "B" and (before.letter == "O" or before.kind != here.kind):
-                violations.append(
-                    Violation(word, f"{tag} does not follow an entity of its type: IOB1 entities begin with I")
-                )
+                reason = f"{tag} does not follow an entity of its type: IOB1 entities begin with I"
+                violations.append(Violation(word, reason))
         else:
             follows = before.letter in "BI" and before.kind == here.kind
             if scheme != "IOB2" and before.letter in "BI" and not (follows and here.letter in "IE"):
-                violations.append(
-                    Violation(word - 1, f"{tags[word - 1]} is followed by {tag if word < len(tags) else 'nothing'}")
-                )
+                following = tag if word < len(tags) else "nothing"
+                violations.append(Violation(word - 1, f"{tags[word - 1]} is followed by {following}"))
             if here.letter in "IE" and not follows:
                 violations.append(Violation(word, f"{tag} does not continue an entity"))
         before = here
     return violations
 
 
+def candidate_schemes(sentences: Iterable[Sequence[str]]) -> tuple[Scheme, ...]:
+    """The schemes that have all letters of the tags."""
+    letters = {tag[:1] for tags in sentences for tag in tags}
+    if letters & {"E", "S"}:
+        return ("IOBES",)
+    return ("BILOU",) if letters & {"L", "U"} else ("IOB2", "IOB1")
+
+
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
     """The scheme in which all sentences are valid; IOB2 if there are no entities."""
     listed = [list(sentence) for sentence in sentences]
-    letters = {tag[:1] for sentence in listed for tag in sentence}
-    candidates: tuple[Scheme, ...] = ("IOB2", "IOB1")
-    if letters & {"E", "S"}:
-        candidates = ("IOBES",)
-    elif letters & {"L", "U"}:
-        candidates = ("BILOU",)
     reasons = []
-    for scheme in candidates:
-        first = next(
-            ((number, bad[0]) for number, tags in enumerate(listed) if (bad := scheme_violations(tags, scheme=scheme))),
-            None,
-        )
-        if first is None:
+    for scheme in candidate_schemes(listed):
+        faults = ((n, fault) for n, tags in enumerate(listed, 1) for fault in scheme_violations(tags, scheme=scheme))
+        number, fault = next(faults, (0, None))
+        if fault is None:
             return scheme
-        number, fault = first
-        reasons.append(f"not {scheme} (sentence {number + 1}, word {fault.word + 1}: {fault.reason})")
+        reasons.append(f"not {scheme} (sentence {number}, word {fault.word + 1}: {fault.reason})")
     raise DataError(f"the tags are not valid in any scheme: {'; '.join(reasons)}")
 
 
-@dataclass(frozen=True)
-class _Rules:
-    """Strict decoding: whether a tag begins an entity, continues it, and whether the entity may end after it."""
-
-    begins: Callable[[_Tag, _Tag], bool]  # tag before, this tag
-    continues: Callable[[_Tag, _Tag], bool]  # tag before, this tag
-    closes: Callable[[_Tag, _Tag], bool]  # last tag, next tag
-
-
-def _begins_iob1(before: _Tag, here: _Tag) -> bool:
+def _begins(scheme: Scheme, before: Tag, here: Tag) -> bool:
+    """Strict decoding: whether a tag begins an entity."""
+    if scheme != "IOB1":
+        return here.letter in ("B" if scheme == "IOB2" else "BS")
     if here.letter == "B":
         return before.letter != "O" and before.kind == here.kind
     return here.letter == "I" and (before.letter != "I" or before.kind != here.kind)
 
 
-_IOB1 = _Rules(
-    begins=_begins_iob1,
-    continues=lambda before, here: here.letter == "I" and before.kind == here.kind,
-    closes=lambda last, following: not (last.letter == following.letter == "B" and last.kind != following.kind),
-)
-_IOB2 = _Rules(
-    begins=lambda before, here: here.letter == "B",
-    continues=lambda before, here: here.letter == "I" and before.kind == here.kind,
-    closes=lambda last, following: True,
-)
-_IOBES = _Rules(
-    begins=lambda before, here: here.letter in "BS",
-    continues=lambda before, here: before.letter in "BI" and here.letter in "IE" and before.kind == here.kind,
-    closes=lambda last, following: last.letter in "ES",
-)
-_RULES: dict[Scheme, _Rules] = {"IOB1": _IOB1, "IOB2": _IOB2, "IOBES": _IOBES, "BILOU": _IOBES}
+def _continues(scheme: Scheme, before: Tag, here: Tag) -> bool:
+    """Strict decoding: whether a tag continues the entity of the tag before."""
+    if scheme in ("IOB1", "IOB2"):
+        return here.letter == "I" and before.kind == here.kind
+    return before.letter in "BI" and here.letter in "IE" and before.kind == here.kind
 
 
-def _lenient(tags: list[_Tag]) -> list[Entity]:
+def _closes(scheme: Scheme, last: Tag, following: Tag) -> bool:
+    """Strict decoding: whether an entity may end between two tags."""
+    if scheme == "IOB1":
+        return not (last.letter == following.letter == "B" and last.kind != following.kind)
+    return scheme == "IOB2" or last.letter in "ES"
+
+
+def _lenient(tags: list[Tag]) -> list[Entity]:
     """Runs of tags other than O, split where an entity ends or begins or the type changes."""
     found: list[Entity] = []
     begin, before = 0, _OUTSIDE
@@ -171,22 +160,22 @@ def _lenient(tags: list[_Tag]) -> list[Entity]:
     return found
 
 
-def _strict(tags: list[_Tag], rules: _Rules) -> list[Entity]:
+def _strict(tags: list[Tag], scheme: Scheme) -> list[Entity]:
     found: list[Entity] = []
     before, word = _OUTSIDE, 0
     while word < len(tags):
         begin = word
         word += 1
-        if rules.begins(before, tags[begin]):
-            while rules.continues(tags[word - 1], tags[word]):
+        if _begins(scheme, before, tags[begin]):
+            while _continues(scheme, tags[word - 1], tags[word]):
                 word += 1
-            if rules.closes(tags[word - 1], tags[word]):
+            if _closes(scheme, tags[word - 1], tags[word]):
                 found.append(Entity(tags[begin].kind, begin, word))
         before = tags[word - 1]
     return found
 
 
-def _read(tags: Sequence[str], scheme: Scheme | None) -> list[_Tag]:
+def _read(tags: Sequence[str], scheme: Scheme | None) -> list[Tag]:
     if isinstance(tags, str):
         raise DataError(f"{tags!r} is a string: the tags of a sentence must be a list")
     if scheme is not None:
@@ -197,8 +186,8 @@ def _read(tags: Sequence[str], scheme: Scheme | None) -> list[_Tag]:
     return [_parsed(tag, word) for word, tag in enumerate(tags)]
 
 
-def _parsed(tag: str, word: int) -> _Tag:
-    found = _parse(tag)
+def _parsed(tag: str, word: int) -> Tag:
+    found = parse_tag(tag)
     if found is None:
         raise DataError(
             f"word {word + 1} has the tag {tag!r}: expected O, or one of B I E S L U and a type, as in B-PER"
@@ -207,13 +196,14 @@ def _parsed(tag: str, word: int) -> _Tag:
 
 
 @lru_cache(maxsize=4096)
-def _parse(tag: str) -> _Tag | None:
+def parse_tag(tag: str) -> Tag | None:
+    """The letter and type of a tag; None if it is not one."""
     letter, _, kind = tag.partition("-")
     if letter == "O":
         return _OUTSIDE if tag == "O" else None
     if letter not in {"B", "I", "E", "S", "L", "U"}:
         return None
-    return _Tag(_SAME_AS.get(letter, letter), kind or "_")
+    return Tag(_SAME_AS.get(letter, letter), kind or "_")
 
 
 def _known(scheme: str) -> None:
@@ -243,32 +233,23 @@ def score_entities(gold: Sentences, predicted: Sentences, *, scheme: Scheme | No
 
     An entity is correct if its type and both boundaries are.
     """
-    correct: Counter[str] = Counter()
-    predictions: Counter[str] = Counter()
-    golds: Counter[str] = Counter()
+    correct, predictions, golds = Counter[str](), Counter[str](), Counter[str]()
     for expected, actual in _pairs(gold, predicted, scheme):
         golds.update(entity.type for entity in expected)
         predictions.update(entity.type for entity in actual)
         correct.update(entity.type for entity in expected & actual)
-    words = sum(len(tags) for tags in gold)
-    correct_tags = sum(
-        a == b for expected, actual in zip(gold, predicted, strict=True) for a, b in zip(expected, actual, strict=True)
-    )
+    same = [a == b for a, b in zip(chain.from_iterable(gold), chain.from_iterable(predicted), strict=True)]
+    types = sorted({*golds, *predictions})
     return EntityScores(
-        overall=MatchCounts(correct=correct.total(), predicted=predictions.total(), gold=golds.total()),
-        by_type={
-            kind: MatchCounts(correct=correct[kind], predicted=predictions[kind], gold=golds[kind])
-            for kind in sorted({*golds, *predictions})
-        },
-        accuracy=correct_tags / max(1, words),
+        overall=MatchCounts(correct.total(), predictions.total(), golds.total()),
+        by_type={kind: MatchCounts(correct[kind], predictions[kind], golds[kind]) for kind in types},
+        accuracy=sum(same) / max(1, len(same)),
     )
 
 
 def entity_counts(gold: Sentences, predicted: Sentences, *, scheme: Scheme | None = None) -> NDArray[np.int64]:
     """Correct, predicted and gold entities of each sentence [N, 3], for `f1_from_counts` and confidence intervals."""
-    counted = [
-        (len(expected & actual), len(actual), len(expected)) for expected, actual in _pairs(gold, predicted, scheme)
-    ]
+    counted = [(len(a & b), len(b), len(a)) for a, b in _pairs(gold, predicted, scheme)]
     return np.array(counted, dtype=np.int64)
 
 
@@ -278,15 +259,11 @@ def _pairs(gold: Sentences, predicted: Sentences, scheme: Scheme | None) -> list
     if not len(gold):
         raise DataError("the set is empty: there are no sentences to score")
     pairs = []
-    for number, (expected, actual) in enumerate(zip(gold, predicted, strict=True)):
+    for number, (expected, actual) in enumerate(zip(gold, predicted, strict=True), start=1):
         if len(expected) != len(actual):
-            raise DataError(f"sentence {number + 1} has {len(expected)} gold tags but {len(actual)} predicted ones")
-        pairs.append(
-            (
-                _entities(expected, scheme, f"gold sentence {number + 1}"),
-                _entities(actual, scheme, f"predicted sentence {number + 1}"),
-            )
-        )
+            raise DataError(f"sentence {number} has {len(expected)} gold tags but {len(actual)} predicted ones")
+        golds = _entities(expected, scheme, f"gold sentence {number}")
+        pairs.append((golds, _entities(actual, scheme, f"predicted sentence {number}")))
     return pairs
 
 

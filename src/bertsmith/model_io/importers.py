@@ -11,19 +11,19 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 from bertsmith.errors import DataError
 from bertsmith.model_io.folder_tokenizer import MOST_BYTES, check_fits, read_tokenizer
 from bertsmith.model_io.loading import Loader, Weights
+from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CONFIG, FolderFacts, check_target, open_model, save_model
 from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles
 from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
 from bertsmith.model_io.unpickling import MARGIN
-from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, read_json, shown
+from bertsmith.model_io.untrusted_files import MEBIBYTE, ConfigReader, UntrustedFile, exists, read_json, shown
 from bertsmith.system.durable import PARTIAL, Disk
 from bertsmith.tokenizers.folder import read_vocabulary
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -34,6 +34,7 @@ PICKLED_INDEX = "pytorch_model.bin.index.json"
 GOOGLE_CONFIG, GOOGLE_VOCABULARY = "bert_config.json", "vocab.txt"
 MOST_SECONDS = 600  # plus one per 16 MiB
 MOST_PICKLED_FILES = 100
+Save = Callable[[Model, Tokenizer], None]
 
 
 def import_folder(
@@ -53,48 +54,34 @@ def import_folder(
     if not source.is_dir():
         raise DataError(f"{source} is not a folder: expected a folder with weights")
     check_target(output, replace=replace)
+    facts = {"imported from": source.resolve().name}
+    save = partial(save_model, folder=output, facts=facts, replace=replace, disk=disk)
+    notes: Iterable[str]
     if exists(source, WEIGHTS) or exists(source, INDEX):
-        notes = _import_safetensors(source, output, replace=replace, disk=disk)
+        model, tokenizer, opened = open_model(source)
+        save(model, tokenizer)
+        notes = opened.notes
     elif exists(source, PICKLED) or exists(source, PICKLED_INDEX):
-        notes = _import_pickled(source, output, replace=replace, disk=disk)
+        notes = _import_pickled(source, output, disk, save)
     else:
-        notes = _import_google(source, output, lowercase=lowercase, replace=replace, disk=disk)
-    _, _, facts = open_model(output)
-    return dataclasses.replace(facts, notes=tuple(dict.fromkeys([*notes, *facts.notes])))
+        notes = _import_google(source, lowercase, save)
+    _, _, saved = open_model(output)
+    return dataclasses.replace(saved, notes=tuple(dict.fromkeys([*notes, *saved.notes])))
 
 
-def _import_safetensors(source: Path, output: Path, *, replace: bool, disk: Disk) -> list[str]:
-    model, tokenizer, facts = open_model(source)
-    save_model(model, tokenizer, output, facts={"imported from": source.resolve().name}, replace=replace, disk=disk)
-    return list(facts.notes)
-
-
-def _save(
-    weights: Weights,
-    settings: str,
-    tokenizer: Callable[[int], Tokenizer],
-    source: Path,
-    output: Path,
-    *,
-    replace: bool,
-    disk: Disk,
-) -> list[str]:
-    """Saves the model; `tokenizer` builds the tokenizer for a token table of that many rows."""
-    loader = Loader(weights, read_json(source, settings), source / settings)
+def _convert(weights: Weights, config: Path, tokenizer: Callable[[int], Tokenizer], save: Save) -> list[str]:
+    """Saves the model and returns notes; `tokenizer` builds the tokenizer for a token table of that many rows."""
+    loader = Loader(weights, ConfigReader.open(config.parent, config.name))
     words = tokenizer(loader.vocab_size())
-    model, facts = loader.build(words), {"imported from": source.resolve().name}
-    save_model(model, words, output, facts=facts, replace=replace, disk=disk)
+    save(loader.build(words), words)
     return loader.notes
 
 
-def _import_google(source: Path, output: Path, *, lowercase: bool | None, replace: bool, disk: Disk) -> list[str]:
+def _import_google(source: Path, lowercase: bool | None, save: Save) -> list[str]:
     checkpoints = sorted(name.removesuffix(".index") for name in os.listdir(source) if name.endswith(".index"))
     if len(checkpoints) != 1:
-        what = (
-            f"{len(checkpoints)} TensorFlow checkpoints"
-            if checkpoints
-            else f"neither {WEIGHTS}, {PICKLED} nor a checkpoint"
-        )
+        neither = f"neither {WEIGHTS}, {PICKLED} nor a checkpoint"
+        what = f"{len(checkpoints)} TensorFlow checkpoints" if checkpoints else neither
         raise DataError(f"{source} has {what}: expected a folder with one model")
     UntrustedFile(source, GOOGLE_VOCABULARY, most=MOST_BYTES).close()
     tokens = read_vocabulary(source / GOOGLE_VOCABULARY)
@@ -108,11 +95,11 @@ def _import_google(source: Path, output: Path, *, lowercase: bool | None, replac
         return WordPiece.build(tokens, lowercase=lowercase)
 
     with TensorFlowCheckpoint(source, checkpoints[0]) as weights:
-        notes = _save(weights, GOOGLE_CONFIG, tokenizer, source, output, replace=replace, disk=disk)
+        notes = _convert(weights, source / GOOGLE_CONFIG, tokenizer, save)
     return [f"lowercase={str(lowercase).lower()}, {reason}", *notes]
 
 
-def _import_pickled(source: Path, output: Path, *, replace: bool, disk: Disk) -> list[str]:
+def _import_pickled(source: Path, output: Path, disk: Disk, save: Save) -> list[str]:
     aside = output.with_name(f"{output.name}.unpickled{PARTIAL}")
     if aside.exists():
         disk.remove_folder(aside)
@@ -124,8 +111,7 @@ def _import_pickled(source: Path, output: Path, *, replace: bool, disk: Disk) ->
             with UntrustedFile(source, name) as file:
                 disk.write_file(aside / names[-1], _unpickled(file), atomic=False)
         with WeightFiles(aside, names) as weights:
-            tokenizer = partial(read_tokenizer, source)
-            return _save(weights, CONFIG, tokenizer, source, output, replace=replace, disk=disk)
+            return _convert(weights, source / CONFIG, partial(read_tokenizer, source), save)
     finally:
         disk.remove_folder(aside)
 
@@ -147,11 +133,9 @@ def _unpickled(file: UntrustedFile) -> Iterator[bytes]:
     command = [sys.executable, "-P", "-m", "bertsmith.model_io.unpickling"]
     # no other environment variables: they may hold keys and tokens
     environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    environment |= {
-        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path))),
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    pipe = subprocess.PIPE
+    modules = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+    environment |= {"PYTHONPATH": modules, "CUDA_VISIBLE_DEVICES": ""}
+    pipe, total, most = subprocess.PIPE, 0, 2 * file.size + MARGIN
     with subprocess.Popen(command, stdin=file.descriptor, stdout=pipe, stderr=pipe, env=environment, cwd="/") as child:
         alarm = threading.Timer(MOST_SECONDS + (file.size >> 24), child.kill)
         alarm.daemon = True
@@ -159,7 +143,12 @@ def _unpickled(file: UntrustedFile) -> Iterator[bytes]:
         try:
             assert child.stdout is not None
             assert child.stderr is not None
-            yield from _bounded(child.stdout, file, most=2 * file.size + MARGIN)
+            while piece := child.stdout.read(MEBIBYTE):
+                total += len(piece)
+                if total > most:
+                    size = f"its {file.size:,} bytes expand to more than {most:,}"
+                    raise DataError(f"{file.path} cannot be imported: {size}")
+                yield piece
             message = child.stderr.read(10_000).decode("utf-8", "replace").strip().splitlines()
             if child.wait() != 0:
                 end = f"it exited with status {child.returncode}, out of memory or time"
@@ -168,12 +157,3 @@ def _unpickled(file: UntrustedFile) -> Iterator[bytes]:
         finally:
             alarm.cancel()
             child.kill()
-
-
-def _bounded(stream: IO[bytes], file: UntrustedFile, *, most: int) -> Iterator[bytes]:
-    total = 0
-    while piece := stream.read(MEBIBYTE):
-        total += len(piece)
-        if total > most:
-            raise DataError(f"{file.path} cannot be imported: its {file.size:,} bytes expand to more than {most:,}")
-        yield piece

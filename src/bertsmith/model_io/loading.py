@@ -25,15 +25,12 @@ from bertsmith.model_io.safetensors_files import WeightFiles
 from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
 from bertsmith.model_io.untrusted_files import ConfigReader, memory_size, shown
 from bertsmith.nn.meta_device import on_meta_device
-from bertsmith.objectives.objective import FOLDER, Objective, ObjectiveConfig, name_of
+from bertsmith.objectives.objective import FOLDER, BuildContext, Objective, ObjectiveConfig, name_of
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
 
 MAX_LISTED = 4  # names in an error
 HEADS, POOLER = "objectives.", "encoder.pooler."  # prefixes of our weight names
-Shapes = Mapping[str, tuple[int, ...]]
-
-
 Weights = WeightFiles | TensorFlowCheckpoint
 FolderFormat = NativeFormat | TransformersFormat
 
@@ -43,27 +40,23 @@ class Loader:
     """Loads one model from opened weights; `notes` collects what users should know about it."""
 
     weights: Weights
-    config: Mapping[str, Any]  # config.json
-    path: Path  # of config.json
+    reader: ConfigReader  # of config.json
     notes: list[str] = field(default_factory=list)
     format: FolderFormat = field(init=False)
     names: dict[str, str] = field(init=False)  # the format's names -> those in the files
     architectures: tuple[str, ...] = field(init=False)
+    folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        self.architectures = architectures_of(self.config, self.path)
-        native = self.config.get("model_type") == MODEL_TYPE
-        self.format = NATIVE if native else format_of_config(self.config, self.path)
-        self.names = self.format.current_names(self.weights.entries, self.path.parent)
-        size, folder = sum(entry.end - entry.begin for entry in self.weights.entries.values()), self.path.parent
-        if size > memory_size():
-            raise DataError(f"{folder}: {size:,} bytes of weights do not fit into {memory_size():,} bytes of memory")
+        self.architectures, self.folder = architectures_of(self.reader), self.reader.path.parent
+        native = self.reader.get("model_type") == MODEL_TYPE
+        self.format = NATIVE if native else format_of_config(self.reader)
+        self.names = self.format.current_names(self.weights.entries, self.folder)
+        size, memory = sum(entry.end - entry.begin for entry in self.weights.entries.values()), memory_size()
+        if size > memory:
+            raise DataError(f"{self.folder}: {size:,} bytes of weights do not fit into {memory:,} bytes of memory")
 
-    @property
-    def reader(self) -> ConfigReader:
-        return ConfigReader(self.config, self.path)
-
-    def shapes(self) -> Shapes:
+    def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: self.weights.entries[stored].shape for name, stored in self.names.items()}
 
     def vocab_size(self) -> int:
@@ -97,11 +90,13 @@ class Loader:
             objectives = [*objectives]
             for name in (name for name in objectives if isinstance(name, str)):
                 registry.find_kind(FOLDER, name)
-        kept = dict(map(self._kept, objectives))
-        new = dict(map(self._new, (kept.get(head, head) if isinstance(head, str) else head for head in new_heads)))
+        kept = dict(self._named(head, new=False) for head in objectives)
+        wanted = [kept.get(head, head) if isinstance(head, str) else head for head in new_heads]
+        new = dict(self._named(head, new=True) for head in wanted)
         self._drop_copies(kept | new)
         vocabulary = self._vocabulary(tokenizer)
-        made = self._heads(config, kept | new, new=new, vocabulary=vocabulary, seed=seed)
+        context = build_context(self._without_memory(config), vocabulary=vocabulary, seed=seed)
+        made = self._heads(kept | new, context, new=new)
         readers = {head.name for head in made if head.reads_pooled}
         pooler = set(self.format.file_names(f"{POOLER}weight", heads=list(kept | new))) <= set(self.names)
         config = self.format.with_pooler(config, readers=readers, stored=pooler and keep_pooler)
@@ -110,37 +105,25 @@ class Loader:
         model = Model(self._without_memory(config), made)
         self._load(model, new=tuple(prefixes), complete=complete, dtype=dtype)
         if any(value.is_meta for value in model.buffers()):  # buffers that are not stored; all sizes are checked by now
-            heads = self._heads(config, kept | new, new=kept | new, vocabulary=vocabulary, seed=seed)
-            _fill_buffers(model, Model(config.build(), heads))
+            _fill_buffers(model, Model(config.build(), self._heads(kept | new, context, new=kept | new)))
         return model.to(dtype).eval()
 
-    def _kept(self, objective: str | ObjectiveConfig) -> tuple[str, ObjectiveConfig]:
-        """An objective of the folder: by name with the folder's settings, or with settings of the caller's."""
-        if isinstance(objective, str):
-            return objective, self.format.read_head(objective, self.reader, self.shapes())
-        return name_of(objective), objective
-
-    def _new(self, objective: str | ObjectiveConfig) -> tuple[str, ObjectiveConfig]:
-        if isinstance(objective, str):
+    def _named(self, objective: str | ObjectiveConfig, *, new: bool) -> tuple[str, ObjectiveConfig]:
+        """An objective by name, with the default settings where it is `new` and else the folder's, or as it is."""
+        if not isinstance(objective, str):
+            return name_of(objective), objective
+        if new:
             return objective, registry.find_kind(FOLDER, objective).Config()
-        return name_of(objective), objective
+        return objective, self.format.read_head(objective, self.reader, self.shapes())
 
     def _heads(
-        self,
-        config: Any,
-        objectives: Mapping[str, ObjectiveConfig],
-        *,
-        new: Collection[str],
-        vocabulary: Vocabulary,
-        seed: int,
+        self, objectives: Mapping[str, ObjectiveConfig], context: BuildContext, *, new: Collection[str]
     ) -> list[Objective]:
         """The objectives; new ones with initialised weights, the others on the meta device."""
         heads = []
-        context = build_context(self._without_memory(config), vocabulary=vocabulary, seed=seed)
         for name, settings in objectives.items():
-            layers = self.format.head_layer_config(name, config, context.layer_config)
             with nullcontext() if name in new else on_meta_device():
-                heads.append(self._checked(settings.build, replace(context, layer_config=layers)))
+                heads.append(self._checked(settings.build, context))
         return heads
 
     def _without_memory(self, config: EncoderConfig) -> Encoder:
@@ -155,12 +138,12 @@ class Loader:
         except BertsmithError:
             raise
         except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as error:
-            raise DataError(f"{self.path}: these settings build no model: {shown(str(error), 200)}") from error
+            raise DataError(f"{self.reader.path}: these settings build no model: {shown(str(error), 200)}") from error
 
     def _vocabulary(self, tokenizer: Tokenizer) -> Vocabulary:
         """The tokenizer's vocabulary, which must fit the token table."""
         vocabulary, rows = vocabulary_of(tokenizer), self.vocab_size()
-        check_fits(vocabulary.size, rows, self.path.parent)
+        check_fits(vocabulary.size, rows, self.folder)
         if vocabulary.size < rows < UNKNOWN_ROWS:
             self.notes.append(f"the token table has {rows - vocabulary.size:,} rows more than the tokenizer has tokens")
         return vocabulary
@@ -170,15 +153,12 @@ class Loader:
         for copy, original in self.format.copies:
             if copy not in self.names:
                 continue
-            if original not in self.names:
-                self.names[original] = self.names.pop(copy)
-                continue
-            if copy.startswith(self.format.head_prefixes(objectives)) and not self.weights.equal(
-                self.names[copy], self.names[original]
-            ):
-                path = self.weights.path(self.names[copy])
+            stored = self.names.pop(copy)
+            known = self.names.setdefault(original, stored)
+            read = copy.startswith(self.format.head_prefixes(objectives))
+            if read and stored != known and not self.weights.equal(stored, known):
+                path = self.weights.path(stored)
                 raise DataError(f"{path}: {copy} and {original} differ; bertsmith reads models that tie them")
-            del self.names[copy]
 
     def _load(self, model: Model, *, new: tuple[str, ...], complete: bool, dtype: torch.dtype) -> None:
         wanted = {ours: value for ours, value in model.state_dict().items() if not ours.startswith(new)}
@@ -189,7 +169,7 @@ class Loader:
         if missing:
             head = missing[-1].startswith((*self.format.head_prefixes(), HEADS))
             hint = "; pass heads without weights as new_heads" if head else ""
-            raise DataError(f"{self.path.parent}: weights are missing: {_listed(missing)}{hint}")
+            raise DataError(f"{self.folder}: weights are missing: {_listed(missing)}{hint}")
         self._check_unused(set(self.names) - set(used), new=new, complete=complete)
         for ours, names in stored.items():
             self._check_shapes(wanted[ours], names)
@@ -197,7 +177,9 @@ class Loader:
         config = model.encoder.config
         state = {ours: self._read(value.shape, stored[ours], dtype, config) for ours, value in wanted.items()}
         model.load_state_dict(state, assign=True, strict=False)
-        _initialise_pooler(model, new)
+        if POOLER in new:  # the folder does not have one
+            pooler = model.encoder.get_submodule("pooler").to_empty(device="cpu")
+            model.encoder.layer_config.init_weights(pooler)
         kinds = sorted({self.weights.entries[self.names[name]].kind for name in used})
         self.notes += [f"weights are stored as {', '.join(kinds)}"] if kinds != ["F32"] else []
 
@@ -206,19 +188,15 @@ class Loader:
         heads = [prefix.removeprefix(HEADS).removesuffix(".") for prefix in new if prefix.startswith(HEADS)]
         replaced = self.format.head_prefixes(heads)
         encoder, pooler = self.format.prefix, self.format.pooler_prefix
-        wrong = sorted(
-            name
-            for name in unused
-            if (name.startswith(encoder) and not name.startswith(pooler))
-            or (complete and not name.startswith(replaced))
-        )
-        if wrong:
+        needed = [name for name in unused if name.startswith(encoder) and not name.startswith(pooler)]
+        needed += [name for name in unused if complete and not name.startswith(replaced)]
+        if wrong := sorted(set(needed)):
             unread = [name for name in self.architectures if name not in self.format.architectures]
             hint = f"; {shown(unread[0])} is not supported, objectives=() opens its encoder" if unread else ""
             owners = [name for name in registry.kinds(FOLDER) if wrong[0].startswith(self.format.head_prefixes([name]))]
             if owners and not unread:
                 hint = f"; config.json does not say which head they are of: pass objectives, one of {', '.join(owners)}"
-            raise DataError(f"{self.path.parent}: unexpected weights: {_listed(wrong)}{hint}")
+            raise DataError(f"{self.folder}: unexpected weights: {_listed(wrong)}{hint}")
         parts = [*(f"the head {head}" for head in heads), *(["the pooler"] if POOLER in new else [])]
         notes = [f"newly initialised: {', '.join(parts)}"] if parts else []
         notes += [f"unused weights: {_listed(sorted(unused))}"] if unused else []
@@ -237,18 +215,8 @@ class Loader:
         target = torch.empty(shape, dtype=dtype)
         for part, name in zip(target.chunk(len(names)) if target.ndim else (target,), names, strict=True):
             self.weights.fill(self.names[name], part)
-            converted = self.format.from_file(name, part, config)
-            if converted is not part:
-                part.copy_(converted)
+            part.copy_(self.format.from_file(name, part, config))
         return target
-
-
-def _initialise_pooler(model: Model, new: tuple[str, ...]) -> None:
-    """Initialises a pooler that the folder does not have."""
-    if POOLER in new:
-        pooler = model.encoder.get_submodule("pooler")
-        pooler.to_empty(device="cpu")
-        model.encoder.layer_config.init_weights(pooler)
 
 
 def _fill_buffers(model: Model, built: Model) -> None:

@@ -14,37 +14,22 @@ HUB_PIPELINES = {"text-regression": "text-classification", "next-sentence": ""} 
 
 
 def model_card(
-    name: str,
-    *,
-    model: Model,
-    architecture: str,
-    shape: Mapping[str, object],
-    facts: Mapping[str, object],
+    name: str, *, model: Model, architecture: str, shape: Mapping[str, object], facts: Mapping[str, object]
 ) -> bytes:
     """The card; `shape` and `facts` are shown as they come, in two tables."""
     in_transformers = architecture != ARCHITECTURE
     kind = type(model.encoder.config).__module__.rpartition(".")[2]
-    family = huggingface.find(kind) if kind in huggingface.names() else None
+    family = huggingface.families().get(kind)
     title = family.title if family else kind
     front: dict[str, object] = {
         "library_name": "transformers" if in_transformers else "bertsmith",
         "tags": [family.model_type if family else kind, "bertsmith"],
     }
     front |= {"pipeline_tag": tag} if (tag := pipeline_tag(model.objectives)) else {}
-    lines = [
-        "---",
-        *(f"{key}: {json.dumps(value)}" for key, value in front.items()),
-        "---",
-        "",
-        f"# {plain(name)}",
-        "",
-    ]
+    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in front.items()), "---", "", f"# {plain(name)}", ""]
     article = "An" if title[0] in "AEIOU" else "A"
-    form = (
-        f"as a folder of Hugging Face transformers (`{architecture}`)"
-        if in_transformers
-        else "in bertsmith's own format"
-    )
+    transformers = f"as a folder of Hugging Face transformers (`{architecture}`)"
+    form = transformers if in_transformers else "in bertsmith's own format"
     lines += [f"{article} {title} model written by bertsmith, {form}.", ""]
     lines += [*table("Shape", shape), *table("Origin", facts), *_use(architecture if in_transformers else None)]
     return "\n".join(lines).encode("utf-8", "replace")
@@ -71,17 +56,9 @@ def _use(architecture: str | None) -> list[str]:
         'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")',
         f'model = {architecture}.from_pretrained("path/to/this/folder")',
     ]
-    return [
-        "## Use",
-        "",
-        "```python",
-        *(code if architecture else ["import bertsmith", "", 'model = bertsmith.load("path/to/this/folder")']),
-        "```",
-        "",
-        "`checksums.json` holds size and sha256 of every file; bertsmith compares them when it opens the folder.",
-        "This card may be edited.",
-        "",
-    ]
+    code = code if architecture else ["import bertsmith", "", 'model = bertsmith.load("path/to/this/folder")']
+    sums = "`checksums.json` holds size and sha256 of every file; bertsmith compares them when it opens the folder."
+    return ["## Use", "", "```python", *code, "```", "", sums, "This card may be edited.", ""]
 
 
 def plain(value: object) -> str:

@@ -19,9 +19,9 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import model_card
 from bertsmith.model_io.native import NATIVE, encoder_config
 from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles, file_chunks
-from bertsmith.model_io.untrusted_files import exists, read_json
+from bertsmith.model_io.untrusted_files import ConfigReader, exists
 from bertsmith.objectives.objective import ObjectiveConfig, name_of
-from bertsmith.system.durable import Disk, WrittenFile, partial_path
+from bertsmith.system.durable import Disk, partial_path
 from bertsmith.tokenizers.folder import json_bytes
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
@@ -61,9 +61,7 @@ def save_model(
     if aside.exists():
         disk.remove_folder(aside)
     disk.make_folder(aside)
-    written: dict[str, WrittenFile] = {}
-    for name, data in contents.items():
-        written[name] = disk.write_file(aside / name, [data], atomic=False)
+    written = {name: disk.write_file(aside / name, [data], atomic=False) for name, data in contents.items()}
     written[WEIGHTS] = disk.write_file(aside / WEIGHTS, file_chunks(folder_format(model).tensors(model)), atomic=False)
     disk.write_file(aside / CHECKSUMS, [checksums_file(written)], atomic=False)
     _exchange(aside, final, final.with_name(final.name + RETIRED), disk)
@@ -126,9 +124,9 @@ def _name(objective: str | ObjectiveConfig) -> str:
 def _opened(folder: Path, **options: Any) -> tuple[Model, Tokenizer, FolderFacts]:
     _expect_model_folder(folder)
     notes = verify_checksums(folder, editable=frozenset({CARD}))
-    settings = read_json(folder, CONFIG)
+    reader = ConfigReader.open(folder, CONFIG)
     with WeightFiles.of(folder) as weights:
-        loader = Loader(weights, settings, folder / CONFIG, notes=list(notes or ()))
+        loader = Loader(weights, reader, notes=list(notes or ()))
         tokenizer = read_tokenizer(folder, loader.vocab_size())
         model = loader.build(tokenizer, **options)
     facts = FolderFacts(folder, loader.architectures, notes is not None, parameter_count(model), tuple(loader.notes))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -17,7 +16,6 @@ from bertsmith.encoders import encoder as encoders
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.untrusted_files import ConfigReader, shown
-from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.objectives.objective import FOLDER, ObjectiveConfig
 
 MODEL_TYPE, ARCHITECTURE = "bertsmith", "Bertsmith"
@@ -48,7 +46,7 @@ class NativeFormat:
     def read_encoder(self, reader: ConfigReader, shapes: Mapping[str, tuple[int, ...]]) -> Any:
         """The encoder's settings; sizes are compared with the weights once the encoder is built without memory."""
         values = _table(reader, ENCODER)
-        return _from_dict(encoders.FOLDER, values.get("kind"), values, reader.path)
+        return _build(encoders.FOLDER, values.get("kind"), values, reader)
 
     def vocab_size(self, reader: ConfigReader, shapes: Mapping[str, tuple[int, ...]]) -> int:
         """Rows of the encoder's token table."""
@@ -66,18 +64,12 @@ class NativeFormat:
         values = objectives[name]
         if not isinstance(values, Mapping):
             raise ConfigError(f"{reader.path}: {OBJECTIVES}.{name}={shown(values)} must be a table of settings")
-        config: ObjectiveConfig = _from_dict(FOLDER, name, values, reader.path)
+        config: ObjectiveConfig = _build(FOLDER, name, values, reader)
         return config
 
     def with_pooler(self, config: Any, *, readers: Collection[str], stored: bool) -> Any:
         """The encoder's settings with the pooler that these objectives read, if the encoder has that setting."""
-        if not hasattr(config, "pooler"):
-            return config
-        return dataclasses.replace(config, pooler=bool(readers) or stored)
-
-    def head_layer_config(self, name: str, config: Any, default: LayerConfig) -> LayerConfig:
-        """The encoder's."""
-        return default
+        return dataclasses.replace(config, pooler=bool(readers) or stored) if hasattr(config, "pooler") else config
 
     def from_file(self, name: str, value: Tensor, config: Any) -> Tensor:
         """The weight as it is."""
@@ -123,17 +115,13 @@ def _table(reader: ConfigReader, key: str) -> dict[str, Any]:
     return table
 
 
-def _from_dict(folder: str, kind: Any, values: Mapping[str, Any], path: Path) -> Any:
-    what = folder.rpartition(".")[2]
+def _build(folder: str, kind: Any, values: Mapping[str, Any], reader: ConfigReader) -> Any:
     if not isinstance(kind, str) or kind not in registry.kinds(folder):
-        raise ConfigError(f"{path}: {shown(kind)} is not among the {what} of this version")
-    try:
-        config = registry.from_dict(registry.find_kind(folder, kind).Config, values)
-    except ConfigError as error:
-        text = str(error)
-        raise ConfigError(f"{path}: {text[:300] if text.isprintable() else shown(text, 300)}") from error
+        what = folder.rpartition(".")[2]
+        raise ConfigError(f"{reader.path}: {shown(kind)} is not among the {what} of this version")
+    config = reader.build(registry.find_kind(folder, kind).Config, values)
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
         if "layers" in item.name and isinstance(value, int) and value > MAX_LAYERS:
-            raise ConfigError(f"{path}: {item.name}={value} is more than {MAX_LAYERS:,}")
+            raise ConfigError(f"{reader.path}: {item.name}={value} is more than {MAX_LAYERS:,}")
     return config

@@ -43,36 +43,6 @@ class Entry:
     end: int
 
 
-class SafetensorsFile:
-    """A file with a checked header: `entries` by name, `fill` reads one."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.file = UntrustedFile(folder, name)
-        self.path = self.file.path
-        try:
-            self.entries = read_entries(self.file)
-        except BaseException:
-            self.file.close()
-            raise
-
-    def fill(self, name: str, target: torch.Tensor) -> None:
-        """Reads a tensor into one of the same shape and any floating-point type."""
-        entry = self.entries[name]
-        if entry.kind not in TYPES:
-            known = ", ".join(TYPES)
-            raise DataError(f"{self.path}: {shown(name)} is of type {entry.kind}; supported types: {known}")
-        kind = TYPES[entry.kind]
-        direct = target.dtype == kind and target.is_contiguous() and target.device.type == "cpu"
-        buffer = target if direct else torch.empty(entry.shape, dtype=kind)
-        if buffer.numel():
-            self.file.fill(as_bytes(buffer), entry.begin)
-        if not direct:
-            target.copy_(buffer)
-
-    def close(self) -> None:
-        self.file.close()
-
-
 def as_bytes(tensor: torch.Tensor) -> memoryview:
     """The memory of a contiguous tensor on the CPU: no copy."""
     flat: memoryview = tensor.detach().reshape(-1).view(torch.uint8).numpy().data
@@ -162,29 +132,25 @@ def file_chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
 
 
 class WeightFiles(Closing):
-    """Every tensor of a folder by name, over all its files."""
+    """Every tensor of a folder by name, over all its files: headers are checked, `fill` reads one tensor."""
 
     def __init__(self, folder: Path, names: list[str], *, index: dict[str, str] | None = None) -> None:
-        self.folder = folder
-        self.owners: dict[str, SafetensorsFile] = {}
+        self.files: dict[str, UntrustedFile] = {}
+        self.entries: dict[str, Entry] = {}
         with ExitStack() as stack:
-            for name in names:
-                file = SafetensorsFile(folder, name)
-                stack.callback(file.close)
-                self._add(file, index)
+            for file_name in names:
+                file = stack.enter_context(UntrustedFile(folder, file_name))
+                for name, entry in read_entries(file).items():
+                    if index is not None and index.get(name) != file_name:
+                        raise DataError(f"{file.path} holds {shown(name)}, which {INDEX} does not list there")
+                    if name in self.files:
+                        other = self.files[name].path.name
+                        raise DataError(f"{file.path} holds {shown(name)}, which is also in {other}")
+                    self.files[name], self.entries[name] = file, entry
             for name, owner in (index or {}).items():
-                if name not in self.owners:
+                if name not in self.files:
                     raise DataError(f"{folder / owner} lacks {shown(name)}, which {INDEX} lists there")
             self._open = stack.pop_all()
-        self.entries: dict[str, Entry] = {name: file.entries[name] for name, file in self.owners.items()}
-
-    def _add(self, file: SafetensorsFile, index: dict[str, str] | None) -> None:
-        for name in file.entries:
-            if index is not None and index.get(name) != file.path.name:
-                raise DataError(f"{file.path} holds {shown(name)}, which {INDEX} does not list there")
-            if name in self.owners:
-                raise DataError(f"{file.path} holds {shown(name)}, which is also in {self.owners[name].path.name}")
-            self.owners[name] = file
 
     @classmethod
     def of(cls, folder: Path) -> WeightFiles:
@@ -196,19 +162,29 @@ class WeightFiles(Closing):
 
     def path(self, name: str) -> Path:
         """The file that holds a tensor."""
-        return self.owners[name].path
+        return self.files[name].path
 
     def fill(self, name: str, target: torch.Tensor) -> None:
-        """Reads a tensor into one of its shape."""
-        self.owners[name].fill(name, target)
+        """Reads a tensor into one of the same shape and any floating-point type."""
+        entry = self.entries[name]
+        if entry.kind not in TYPES:
+            known = ", ".join(TYPES)
+            raise DataError(f"{self.path(name)}: {shown(name)} is of type {entry.kind}; supported types: {known}")
+        kind = TYPES[entry.kind]
+        direct = target.dtype == kind and target.is_contiguous() and target.device.type == "cpu"
+        buffer = target if direct else torch.empty(entry.shape, dtype=kind)
+        if buffer.numel():
+            self.files[name].fill(as_bytes(buffer), entry.begin)
+        if not direct:
+            target.copy_(buffer)
 
     def equal(self, first: str, second: str) -> bool:
         """Whether two tensors are the same bit for bit, compared piece by piece."""
         one, other = self.entries[first], self.entries[second]
         if (one.kind, one.shape) != (other.kind, other.shape):
             return False
-        left = self.owners[first].file.pieces(one.begin, one.end)
-        right = self.owners[second].file.pieces(other.begin, other.end)
+        left = self.files[first].pieces(one.begin, one.end)
+        right = self.files[second].pieces(other.begin, other.end)
         return all(first == second for first, second in zip(left, right, strict=True))
 
     def close(self) -> None:

@@ -49,12 +49,8 @@ def model_facts(folder: str | Path, *, batch: int = 32, length: int | None = Non
 
 def parameters_by_module(model: Model) -> dict[str, int]:
     """Parameters of embeddings, all blocks, pooler and each head; their sum is the total."""
-    counts: dict[str, int] = {}
-    for name, module in model.encoder.named_children():
-        counts[name] = parameter_count(module)
-    for name, module in model.objectives.named_children():
-        counts[name] = parameter_count(module)
-    return counts
+    modules = [*model.encoder.named_children(), *model.objectives.named_children()]
+    return {name: parameter_count(module) for name, module in modules}
 
 
 def memory_bytes(model: Model, settings: dict[str, Any], *, tokens: int) -> dict[str, int]:

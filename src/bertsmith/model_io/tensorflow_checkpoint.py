@@ -21,13 +21,12 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.model_io.safetensors_files import MOST_DIMENSIONS, WIDTHS, Entry, as_bytes
+from bertsmith.model_io.safetensors_files import MOST_DIMENSIONS, TYPES, WIDTHS, Entry, as_bytes
 from bertsmith.model_io.untrusted_files import MEBIBYTE, Closing, UntrustedFile, shown
 
 MOST_INDEX_BYTES = 16 * MEBIBYTE
 MOST_SHARDS = 1000
 KINDS = {1: "F32", 2: "F64", 3: "I32", 9: "I64", 14: "BF16", 19: "F16"}  # tensorflow: types.proto
-TYPES = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "F16": torch.float16}
 # Variables of the optimizer and its schedule
 TRAINING = re.compile(
     r"(global_step|beta[12]_power|loss_scale|(good|bad)_steps)$|.*/(adam_[mv]|Adam(_1)?|lamb_[mv]|LAMB(_1)?)$"
@@ -125,12 +124,10 @@ def _read_index(file: UntrustedFile) -> tuple[int, dict[str, Variable]]:
         raise DataError(f"{file.path}: {shown(shards)} data files, or not little-endian: not a supported checkpoint")
     if OBJECTS in table:
         raise DataError(f"{file.path} is a TensorFlow 2 checkpoint; bertsmith imports those of TensorFlow 1")
-    found = {}
-    for key, value in table.items():
-        name = key.decode("utf-8", "backslashreplace")
-        if not TRAINING.match(name):
-            found[name] = _variable(value, name, file.path)
-    return shards, found
+    named = {key.decode("utf-8", "backslashreplace"): value for key, value in table.items()}
+    return shards, {
+        name: _variable(value, name, file.path) for name, value in named.items() if not TRAINING.match(name)
+    }
 
 
 def _variable(message: bytes, name: str, path: Path) -> Variable:

@@ -12,9 +12,9 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
+from bertsmith import config
 from bertsmith.errors import ConfigError, DataError, StorageError
 
 MEBIBYTE = 1 << 20
@@ -32,9 +32,7 @@ class Closing:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -158,13 +156,11 @@ def _open(real: Path, path: Path) -> int:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise ValueError(f"the key {shown(key)} occurs twice")
-            seen.add(key)
+    table: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in table:
+            raise ValueError(f"the key {shown(key)} occurs twice")
+        table[key] = value
     return table
 
 
@@ -179,6 +175,11 @@ class ConfigReader:
     settings: Mapping[str, Any]
     path: Path
 
+    @classmethod
+    def open(cls, folder: Path, name: str) -> Self:
+        """The values of a file of the folder."""
+        return cls(read_json(folder, name), folder / name)
+
     def get(self, key: str, default: Any = None) -> Any:
         """The value, unchecked."""
         return self.settings.get(key, default)
@@ -191,6 +192,14 @@ class ConfigReader:
         if type(value) is not int or not least <= value < MAX_SIZE:
             raise ConfigError(f"{self.path}: {key}={shown(value)} must be an integer of at least {least}")
         return value
+
+    def build(self, settings: Any, values: Mapping[str, Any]) -> Any:
+        """A dataclass of settings; an error names this file."""
+        try:
+            return config.from_dict(settings, values)
+        except ConfigError as error:
+            text = str(error)
+            raise ConfigError(f"{self.path}: {text[:300] if text.isprintable() else shown(text, 300)}") from error
 
     def share(self, key: str, default: float) -> float:
         """A number in [0, 1)."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn import counter_random
-from bertsmith.nn.attention import make_attention_context
+from bertsmith.nn.attention import AttentionShape, make_attention_context
 from bertsmith.nn.transformer import make_block
 from bertsmith.objectives import masked_lm
 from bertsmith.objectives.objective import BuildContext, Embed, Objective, at_least_float32
@@ -75,7 +75,9 @@ class Generator(nn.Module):
             )
         vocabulary = context.vocabulary
         self.tokens = context.vocab_size if vocabulary is None else vocabulary.size  # the table may have more rows
-        self.layer_config, self.key = layers, counter_random.stream_key(context.seed, "generator/guess")
+        self.key = counter_random.stream_key(context.seed, "generator/guess")
+        dropout = layers.attention_dropout
+        self.attention_shape = AttentionShape(self.heads, width // self.heads, dropout, causal=False)
         self.project = nn.Linear(embedding_width, width) if width != embedding_width else nn.Identity()
         self.blocks = nn.ModuleList(
             make_block(width=width, heads=self.heads, inner=self.inner, layer_config=layers)
@@ -87,16 +89,7 @@ class Generator(nn.Module):
     def forward(self, x_TE: Tensor, batch: Batch) -> Encoding:
         """The last hidden states at the masked tokens, from embeddings [T, E]."""
         x_TD = self.project(x_TE)
-        context = make_attention_context(
-            batch.document_ids,
-            batch.cu_seqlens,
-            max_seqlen=batch.max_seqlen,
-            dense=batch.dense,
-            causal=False,
-            dtype=x_TE.dtype,
-            head_width=self.width // self.heads,
-            dropout=self.layer_config.attention_dropout if self.training else 0.0,
-        )
+        context = make_attention_context(batch, self.attention_shape, dtype=x_TE.dtype, training=self.training)
         for block in self.blocks[:-1]:
             x_TD, _ = block(x_TD, context)
         last_RD, _ = self.blocks[-1](x_TD, context, batch.indices[GENERATOR_TERM])

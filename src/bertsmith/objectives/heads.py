@@ -5,13 +5,15 @@ N texts, D width.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
-from bertsmith.nn.pooling import POOLINGS, LayerChoice, Pooling, Recurrent, TextPooler, check_layers
+from bertsmith.nn.pooling import POOLINGS, LayerChoice, LayerMix, Pooling, Recurrent, TextPooler, check_layers
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives.objective import BuildContext, Objective
 from bertsmith.types import Batch, Encoding
@@ -94,13 +96,8 @@ class TextHead(Objective):
     def __init__(self, config: TextConfig, context: BuildContext, *, outputs: int) -> None:
         super().__init__(weight=config.weight)
         self.config = config
-        self.pooling = TextPooler(
-            config.pooling,
-            config.layers,
-            width=context.width,
-            layer_count=context.layers,
-            make_recurrent=config.build_recurrent,
-        )
+        layers = LayerMix(config.layers, width=context.width, layer_count=context.layers)
+        self.pooling = TextPooler(config.pooling, layers, config.build_recurrent(layers.width))
         self.reads_pooled = self.pooling.reads_pooled
         self.reads_all_tokens, self.reads_all_layers = self.pooling.reads_all_tokens, self.pooling.reads_all_layers
         self.dropout = nn.Dropout(config.dropout)
@@ -133,6 +130,14 @@ class PairHead(Objective):
         super().__init__(weight=weight)
         self.classify = nn.Linear(context.width, 2)
         context.layer_config.init_weights(self)
+
+    def chance_accuracy(self, counts: Mapping[str, float]) -> float:
+        """Both classes are about equally frequent."""
+        return 0.5
+
+    def chance_loss(self, accuracy: float) -> float | None:
+        """The entropy of the two classes."""
+        return -sum(share * math.log(share) for share in (accuracy, 1 - accuracy)) if 0 < accuracy < 1 else None
 
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Tensor:
         """The logits of both classes for each text [N, 2]."""

@@ -51,7 +51,6 @@ class Config:
             raise ConfigError(f"reference_counts=true needs units=tokens, not units={self.units}")
 
     def build(self, context: BuildContext) -> MaskedLM:
-        """The objective with new weights."""
         vocabulary = context.vocabulary or Vocabulary(size=context.vocab_size)
         if self.units != "tokens" and context.vocabulary is not None and vocabulary.is_continuation is None:
             raise ConfigError(f"units={self.units} needs a tokenizer that marks the tokens that continue a word")

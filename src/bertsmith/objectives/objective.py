@@ -114,6 +114,10 @@ class Objective(nn.Module):
         """The accuracy of always predicting the same class, where it follows from the counts per token."""
         return None
 
+    def chance_loss(self, accuracy: float) -> float | None:
+        """The loss of always predicting the frequencies of the classes, where it follows from the chance accuracy."""
+        return None
+
     def indices(self, batch: Batch) -> Tensor | None:
         """The flat token indices [R] whose hidden states it reads; None where the batch has none."""
         return batch.indices.get(self.name)
@@ -214,14 +218,9 @@ def objective_class(name: str) -> type[Objective]:
     )
 
 
-def pipeline_of(name: str) -> Pipeline:
-    """The pipeline that decodes the predictions of an objective."""
-    return objective_class(name).pipeline
-
-
 def objectives_with(*pipelines: Pipeline) -> list[str]:
     """The names of the objectives whose predictions these pipelines decode."""
-    return [name for name in registry.kinds(FOLDER) if pipeline_of(name) in pipelines]
+    return [name for name in registry.kinds(FOLDER) if objective_class(name).pipeline in pipelines]
 
 
 def name_of(config: ObjectiveConfig) -> str:

@@ -43,7 +43,6 @@ class Config(GeneratorConfig):
             raise ConfigError(f"predict_at={self.predict_at} must be one of all, words, masked")
 
     def build(self, context: BuildContext) -> ReplacedToken:
-        """The objective with new weights."""
         return ReplacedToken(self, self.build_generator(context, weight=self.weight), context)
 
 

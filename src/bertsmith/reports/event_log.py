@@ -68,11 +68,8 @@ class EventReader:
                 if os.fstat(file.fileno()).st_size < self._offset:
                     raise DataError(f"{self.path} became shorter while it was being read: read it again")
                 file.seek(self._offset)
-                while data := file.read(CHUNK):
+                while data := file.read(CHUNK) + file.readline():
                     complete = data.rfind(b"\n") + 1
-                    if not complete:
-                        data += file.readline()  # a line longer than a chunk
-                        complete = data.rfind(b"\n") + 1
                     if not complete:
                         break
                     self._parse(data[: complete - 1].split(b"\n"))
@@ -93,6 +90,13 @@ class EventReader:
             columns[name] = np.concatenate(chunks)
         self._blocks = [columns] if columns else []
         return columns
+
+    def time_span(self) -> tuple[float, float] | tuple[None, None]:
+        """Unix times of the first and the last event; None for an empty log."""
+        times = np.array([as_number(event.get("time")) for event in self.other_events])
+        times = np.concatenate([times, self.steps().get("time", times[:0])])
+        times = times[np.isfinite(times)]
+        return (float(times.min()), float(times.max())) if len(times) else (None, None)
 
     def _parse(self, lines: list[bytes]) -> None:
         first = self._lines + 1
@@ -152,11 +156,7 @@ def _parse_columns(lines: list[bytes]) -> dict[str, Column] | None:
 
 def as_number(value: Any) -> float:
     """A number of an event, nan for anything else. The log writes numbers that are not finite as strings."""
-    if isinstance(value, bool | int | float):
-        return float(value)
-    if value in ("nan", "inf", "-inf"):
-        return float(value)
-    return float("nan")
+    return float(value) if isinstance(value, bool | int | float) or value in ("inf", "-inf") else float("nan")
 
 
 class Restarts:
@@ -196,19 +196,3 @@ def held_out_curves(evaluations: Sequence[Event]) -> dict[str, Curve]:
     steps = np.array([event["step"] for event in evaluations], dtype=np.int64)
     columns = {name: np.array([as_number(event.get(name)) for event in evaluations]) for name in names}
     return {name: Curve(steps, values) for name, values in columns.items() if not np.isnan(values).all()}
-
-
-def throughput(steps: Mapping[str, Column]) -> Column | None:
-    """Tokens per second, by step."""
-    if "tokens" not in steps or "seconds" not in steps:
-        return None
-    seconds = np.where(steps["seconds"] > 0, steps["seconds"], np.nan)
-    return np.asarray(steps["tokens"] / seconds, dtype=np.float64)
-
-
-def time_span(reader: EventReader) -> tuple[float, float] | None:
-    """Unix times of the first and the last event; None for an empty log."""
-    times = np.array([as_number(event.get("time")) for event in reader.other_events])
-    times = np.concatenate([times, reader.steps().get("time", times[:0])])
-    times = times[np.isfinite(times)]
-    return (float(times.min()), float(times.max())) if len(times) else None

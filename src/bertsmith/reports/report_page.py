@@ -74,7 +74,7 @@ def _chart(name: str, runs: Sequence[RunHistory], points: int) -> dict[str, Any]
             series += _training_series(index, name, run.curves[name], factor, points)
         if name in run.held_out:
             series.append(_series(index, "held out", run.held_out[name], factor, points))
-        lines |= {line.label: line.value * factor for line in run_summary.baselines(run, name)}
+        lines |= {label: value * factor for label, value in run_summary.baselines(run, name).items()}
     return {
         "name": name,
         "title": heading,
@@ -143,12 +143,10 @@ def _head(run: RunHistory, *, short: bool) -> str:
 
 def _data(run: RunHistory) -> str:
     """The run's tokenizer, shards and share of padding."""
-    labels = {"tokenizer": "tokenizer", "data": "shards"}
-    items = [
-        f"{label} <code>{escape(str(run.facts[fact])[:16])}</code>"
-        for fact, label in labels.items()
-        if fact in run.facts
-    ]
+    named = {
+        label: run.facts[fact] for label, fact in (("tokenizer", "tokenizer"), ("shards", "data")) if fact in run.facts
+    }
+    items = [f"{label} <code>{escape(str(value)[:16])}</code>" for label, value in named.items()]
     if isinstance(run.facts.get("padding"), int | float):
         items.append(f"padding {run.facts['padding']:.1%}")
     return f'<p class="faint">Data: {" · ".join(items)}</p>' if items else ""
@@ -198,9 +196,7 @@ def _numbers(run: RunHistory) -> str:
                 for index in thin(np.arange(len(steps)), MAX_ROWS)
             )
             tables.append(f"<h4>{caption}</h4>{table(headings, rows)}")
-    if not tables:
-        return ""
-    return f"<details><summary>Numbers of {escape(run.name)}</summary>{''.join(tables)}</details>"
+    return f"<details><summary>Numbers of {escape(run.name)}</summary>{''.join(tables)}</details>" if tables else ""
 
 
 def _cell(value: Any, name: str = "") -> str:

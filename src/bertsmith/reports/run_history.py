@@ -10,7 +10,8 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,7 @@ from numpy.typing import NDArray
 
 from bertsmith import config
 from bertsmith.errors import BertsmithError, DataError, StorageError
-from bertsmith.reports.event_log import (
-    NOT_CURVES,
-    Column,
-    Curve,
-    Event,
-    EventReader,
-    Restarts,
-    held_out_curves,
-    throughput,
-    time_span,
-)
+from bertsmith.reports.event_log import NOT_CURVES, Column, Curve, Event, EventReader, Restarts, held_out_curves
 from bertsmith.system.durable import read_checksummed_json
 
 EVENTS, RECIPE = "events.jsonl", "recipe.json"
@@ -66,12 +57,10 @@ class RunHistory:
     updated: float | None  # Unix time of the last event
     curves: dict[str, Curve]  # training metrics by log key: loss, loss/OBJECTIVE, accuracy/OBJECTIVE, ...
     held_out: dict[str, Curve]  # held-out metrics by log key
-    best: tuple[int, float] | None  # step and value of the best `main_metric`: lowest loss or highest score
     checkpoint: int | None  # step of the newest checkpoint
     marks: tuple[Mark, ...]
-    notes: tuple[str, ...]  # restarts and skipped steps as sentences
-    facts: dict[str, Any] = field(default_factory=dict)  # logged by the run: parameters, device, unigram loss, ...
-    finish: dict[str, Any] = field(default_factory=dict)  # the event that ended the run, if any
+    facts: dict[str, Any]  # logged by the run: parameters, device, unigram loss, ...
+    finish: dict[str, Any]  # the event that ended the run, if any
 
     @property
     def recipe_name(self) -> str:
@@ -90,6 +79,29 @@ class RunHistory:
     def held_out_result(self) -> float:
         """The last held-out value of `main_metric`, else nan."""
         return self.held_out[self.main_metric].last if self.main_metric in self.held_out else float("nan")
+
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """Step and value of the best `main_metric`: lowest loss or highest score."""
+        curve = self.held_out.get(self.main_metric)
+        if curve is None or not np.isfinite(curve.values).any():
+            return None
+        costs = curve.values if self.main_metric.startswith(LOSS) else -curve.values
+        index = int(np.nanargmin(np.where(np.isfinite(costs), costs, np.nan)))
+        return int(curve.steps[index]), float(curve.values[index])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Restarts and skipped steps as sentences."""
+        verbs = {"start": "started at", "restart": "resumed from"}
+        starts = [mark for mark in self.marks if mark.kind in verbs]
+        notes = [f"{verbs[mark.kind]} step {mark.step:,}" + (f": {mark.text}" if mark.text else "") for mark in starts]
+        skipped = [mark.step for mark in self.marks if mark.kind == "skipped"]
+        if skipped:
+            steps = ", ".join(f"{step:,}" for step in skipped[:5]) + (", …" if len(skipped) > 5 else "")
+            count = f"{len(skipped):,} update{'s' if len(skipped) > 1 else ''}"
+            notes.append(f"skipped {count} because a loss or gradient was not finite: step {steps}")
+        return tuple(notes)
 
 
 class RunReader:
@@ -166,20 +178,15 @@ def is_locked(folder: str | Path) -> bool:
 
 
 def _lock_is_refused(folder: str | Path) -> bool:
-    try:
+    with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    else:
-        return False
-    finally:
-        os.close(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def _history(folder: Path, reader: EventReader, *, locked: bool) -> RunHistory:
@@ -190,40 +197,35 @@ def _history(folder: Path, reader: EventReader, *, locked: bool) -> RunHistory:
     held_out = held_out_curves(restarts.events(events, "evaluation"))
     held_out.pop(COST, None)
     saved = [event["step"] for event in restarts.events(events, "checkpoint")]
-    finish = _finish(events, starts)
-    recipe = _recipe(folder / RECIPE)
+    last_start = starts[-1]["line"] if starts else 0
+    finishes = [event for event in events if event["kind"] == "finish" and event["line"] > last_start]
+    finish = finishes[-1] if finishes else {}
     reached = max([int(numbers[-1]) if len(numbers) else 0, *(event["step"] for event in starts[-1:]), *saved[-1:]])
-    speed = throughput(steps)
-    if speed is not None:
+    speed = np.zeros(0)
+    if "tokens" in steps and "seconds" in steps:
+        speed = steps["tokens"] / np.where(steps["seconds"] > 0, steps["seconds"], np.nan)
         curves["tokens_per_second"] = Curve(numbers, speed)
-    span = time_span(reader)
-    marks, facts = _marks(starts, saved, steps, numbers), _facts(folder, events)
+    recipe, checkpoint = _recipe(folder / RECIPE), _newest_checkpoint(folder)
+    planned, (started, updated) = recipe.get("steps"), reader.time_span()
     return RunHistory(
         folder=folder,
         name=folder.resolve().name,
         recipe=recipe,
         state=_state(folder, locked=locked, finish=finish, reached=reached, saved=saved),
         steps=reached,
-        planned_steps=_planned_steps(recipe),
+        planned_steps=planned if isinstance(planned, int) and not recipe.get("minutes") else None,
         tokens=_integer(finish.get("tokens"), default=int(_sum(steps, "tokens"))),
         seconds=_sum(steps, "seconds"),
-        tokens_per_second=float(np.nanmedian(speed)) if speed is not None and np.isfinite(speed).any() else np.nan,
-        started=span[0] if span else None,
-        updated=span[1] if span else None,
+        tokens_per_second=float(np.nanmedian(speed)) if np.isfinite(speed).any() else np.nan,
+        started=started,
+        updated=updated,
         curves=curves,
         held_out=held_out,
-        best=_best(held_out, str(facts.get("main", LOSS))),
-        checkpoint=_newest_checkpoint(folder),
-        marks=marks,
-        notes=_notes(marks),
-        facts=facts,
+        checkpoint=checkpoint,
+        marks=_marks(starts, saved, steps, numbers),
+        facts=_facts(folder, checkpoint, events),
         finish=finish,
     )
-
-
-def _finish(events: Sequence[Event], starts: Sequence[Event]) -> Event:
-    last_start = starts[-1]["line"] if starts else 0
-    return next((event for event in reversed(events) if event["kind"] == "finish" and event["line"] > last_start), {})
 
 
 def _recipe(path: Path) -> dict[str, Any]:
@@ -241,12 +243,6 @@ def _recipe(path: Path) -> dict[str, Any]:
     return recipe
 
 
-def _planned_steps(recipe: Mapping[str, Any]) -> int | None:
-    if recipe.get("minutes") or not isinstance(recipe.get("steps"), int):
-        return None
-    return int(recipe["steps"])
-
-
 def _state(folder: Path, *, locked: bool, finish: Event, reached: int, saved: Sequence[int]) -> str:
     if locked:
         return RUNNING
@@ -261,15 +257,6 @@ def _sum(steps: Mapping[str, Column], name: str) -> float:
 
 def _integer(value: Any, *, default: int) -> int:
     return int(value) if isinstance(value, int | float) and np.isfinite(value) else default
-
-
-def _best(held_out: Mapping[str, Curve], main_metric: str) -> tuple[int, float] | None:
-    curve = held_out.get(main_metric)
-    if curve is None or not np.isfinite(curve.values).any():
-        return None
-    costs = curve.values if main_metric.startswith(LOSS) else -curve.values
-    index = int(np.nanargmin(np.where(np.isfinite(costs), costs, np.nan)))
-    return int(curve.steps[index]), float(curve.values[index])
 
 
 def _newest_checkpoint(folder: Path) -> int | None:
@@ -294,30 +281,13 @@ def _marks(
     return tuple(sorted(marks, key=lambda mark: mark.step))
 
 
-def _notes(marks: Sequence[Mark]) -> tuple[str, ...]:
-    notes = []
-    for mark in marks:
-        if mark.kind in ("start", "restart"):
-            verb = "resumed from" if mark.kind == "restart" else "started at"
-            notes.append(f"{verb} step {mark.step:,}" + (f": {mark.text}" if mark.text else ""))
-    skipped = [mark.step for mark in marks if mark.kind == "skipped"]
-    if skipped:
-        steps = ", ".join(f"{step:,}" for step in skipped[:5]) + (", …" if len(skipped) > 5 else "")
-        count = f"{len(skipped):,} update{'s' if len(skipped) > 1 else ''}"
-        notes.append(f"skipped {count} because a loss or gradient was not finite: step {steps}")
-    return tuple(notes)
-
-
-def _facts(folder: Path, events: Sequence[Event]) -> dict[str, Any]:
-    """The run's `facts` events, later ones over earlier ones, over those in the newest checkpoint's manifest."""
+def _facts(folder: Path, step: int | None, events: Sequence[Event]) -> dict[str, Any]:
+    """The run's `facts` events, later ones over earlier ones, over those of the checkpoint at `step`."""
     facts: dict[str, Any] = {}
-    step = _newest_checkpoint(folder)
     if step is not None:
-        try:
+        with suppress(BertsmithError):  # it is being replaced, or damaged, which the trainer reports
             manifest = read_checksummed_json(folder / CHECKPOINTS / f"step-{step:08}" / "manifest.json", limit=1 << 24)
             facts |= manifest.get("facts") or {}
-        except BertsmithError:
-            pass  # it is being replaced, or damaged, which the trainer reports
     for event in events:
         if event["kind"] == "facts":
             facts |= {name: value for name, value in event.items() if name not in NOT_CURVES}

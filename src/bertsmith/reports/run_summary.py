@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bertsmith.reports.run_history import LOSS, RunHistory
@@ -13,14 +12,8 @@ from bertsmith.system.progress import format_duration
 
 LOSS_PREFIX, ACCURACY_PREFIX, SCORE_PREFIX = "loss/", "accuracy/", "score/"
 LM_SUFFIX = "_lm"  # objectives that predict tokens: exp(loss) is a perplexity
-BINARY_OBJECTIVES = ("next_sentence", "sentence_order")  # both labels are about equally frequent
 NOT_CHARTED = ("count/", "rows", "tokens", "seconds", "cost")
-TRAINING_METRICS = (
-    "learning_rate",
-    "gradient_norm",
-    "tokens_per_second",
-    "data_seconds",
-)  # charted last
+TRAINING_METRICS = ("learning_rate", "gradient_norm", "tokens_per_second", "data_seconds")  # charted last
 TITLES = {
     LOSS: ("Loss, all objectives", "nats"),
     "learning_rate": ("Learning rate", ""),
@@ -28,30 +21,18 @@ TITLES = {
     "tokens_per_second": ("Throughput", "tokens/s"),
     "data_seconds": ("Waiting for data", "seconds per step"),
 }
+KINDS = {"loss": ("Loss", "nats"), "score": ("Score", ""), "accuracy": ("Accuracy", "%")}  # by prefix: title, unit
+BASELINES = {"loss": ("unigram", "chance_loss"), "accuracy": ("chance",)}  # facts of a run, each by objective
 SCORE_NAMES = {"seconds": "training time", "tokens_per_second": "tokens/s"}
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """A trivial predictor's value of a metric."""
-
-    label: str
-    value: float
 
 
 def title(name: str) -> tuple[str, str]:
     """Chart title and unit of a metric."""
     if name in TITLES:
         return TITLES[name]
-    kind, _, rest = name.partition("/")
-    words = rest.replace("_", " ")
-    if name.startswith(LOSS_PREFIX):
-        return f"Loss: {words}", "nats"
-    if name.startswith(SCORE_PREFIX):
-        return f"Score: {words}", ""
-    if name.startswith(ACCURACY_PREFIX):
-        return f"Accuracy: {words}", "%"
-    return (f"{kind.replace('_', ' ')}: {words}" if rest else kind.replace("_", " ").capitalize()), ""
+    kind, slash, rest = name.replace("_", " ").partition("/")
+    heading, unit = KINDS.get(kind, (kind, "")) if slash else (kind.capitalize(), "")
+    return (f"{heading}: {rest}" if slash else heading), unit
 
 
 def score_name(name: str) -> str:
@@ -95,28 +76,16 @@ def perplexity(name: str, loss: float) -> float | None:
     return math.exp(min(loss, 700.0))
 
 
-def baselines(run: RunHistory, name: str) -> list[Baseline]:
-    """Baselines of one metric: unigram frequencies (`unigram` of the run's facts), and chance."""
+def baselines(run: RunHistory, name: str) -> dict[str, float]:
+    """Values of one metric of trivial predictors, by label, from the run's facts: unigram frequencies and chance."""
     kind, _, objective = name.partition("/")
-    lines = []
-    unigram, chance = _objective_fact(run, "unigram", objective), _objective_fact(run, "chance", objective)
-    if chance is None and objective in BINARY_OBJECTIVES:
-        chance = 0.5
-    if kind == "loss" and unigram is not None:
-        lines.append(Baseline(f"unigram {unigram:.2f}", unigram))
-    if chance is not None and 0 < chance < 1:
-        if kind == "loss" and objective in BINARY_OBJECTIVES:
-            entropy = -chance * math.log(chance) - (1 - chance) * math.log(1 - chance)
-            lines.append(Baseline(f"chance {entropy:.2f}", entropy))
-        elif kind == "accuracy":
-            lines.append(Baseline(f"chance {chance:.0%}", chance))
-    return lines
-
-
-def _objective_fact(run: RunHistory, fact: str, objective: str) -> float | None:
-    values = run.facts.get(fact)
-    value = values.get(objective) if isinstance(values, Mapping) else None
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    found = {}
+    for fact in BASELINES.get(kind, ()):
+        values, form = run.facts.get(fact), ".0%" if kind == "accuracy" else ".2f"
+        value = values.get(objective) if isinstance(values, Mapping) else None
+        if isinstance(value, int | float) and math.isfinite(value) and (kind == "loss" or 0 < value < 1):
+            found[f"{fact.removesuffix('_loss')} {value:{form}}"] = float(value)
+    return found
 
 
 def headline(run: RunHistory) -> dict[str, str]:

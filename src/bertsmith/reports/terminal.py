@@ -74,16 +74,12 @@ def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def tokenizer_card(facts: Mapping[str, Any], tokenizer: Tokenizer) -> None:
-    facts_table(facts)
+def tokenizer_card(tokenizer: Tokenizer, **facts: Any) -> None:
+    facts_table(facts | tokenizer_facts(tokenizer))
     entries = tokenizer.tokens()
     indices = np.linspace(0, len(entries) - 1, num=min(len(entries), 24)).astype(int)
     sample = "  ".join(entries[index] for index in indices)
     console.print("[dim]entries, from first to last:[/dim]", sample, markup=True)
-
-
-def trained_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    tokenizer_card({"folder": folder, **tokenizer_facts(tokenizer)}, tokenizer)
 
 
 def encoding_facts(tokenizer: Tokenizer, texts: Sequence[str], encoded: Sequence[Encoded]) -> dict[str, Any]:
@@ -184,11 +180,10 @@ def model_card(facts: Mapping[str, Any]) -> None:
 
 def recipe_list(recipes: Sequence[Mapping[str, Any]]) -> None:
     """One line per recipe; a narrow terminal shows fewer columns."""
-    grid = Table(box=None, pad_edge=False, header_style="dim")
     counts = ("parameters", "length", "rows", "steps") if console.width >= WIDE else ("parameters",)
-    for heading in ("recipe", *counts, "about"):
-        words = heading in ("recipe", "about")
-        grid.add_column(heading, justify="left" if words else "right", no_wrap=heading != "about")
+    grid = plain_table("recipe", right=counts)
+    grid.columns[0].no_wrap = True
+    grid.add_column("about")
     for one in recipes:
         numbers = (f"{one[name]:,}" for name in counts)
         grid.add_row(Text(one["recipe"], "bold"), *numbers, Text(one["about"], "dim"))

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -55,21 +55,18 @@ def run_card(run: RunHistory) -> None:
     console.print(_card(run))
 
 
-def follow(reader: RunReader) -> RunHistory:
+def follow(reader: RunReader) -> None:
     """Redraws the card of a run every few seconds until the run ends or Ctrl-C; the last card stays."""
     run = reader.read()
-    with ExitStack() as stack:
-        stack.enter_context(suppress(KeyboardInterrupt))  # stops following, not the run
-        live = Live(console=console, auto_refresh=False, screen=True) if console.is_terminal else None
-        if live is not None and run.state == RUNNING:
-            stack.enter_context(live)
+    on_screen = console.is_terminal and run.state == RUNNING
+    live = Live(console=console, auto_refresh=False, screen=True) if on_screen else None
+    with suppress(KeyboardInterrupt), live or nullcontext():  # Ctrl-C stops following, not the run
         while run.state == RUNNING:
             if live is not None:
                 live.update(_card(run, rows=console.height), refresh=True)
             time.sleep(REFRESH)
             run = reader.read()
-    console.print(_card(run))
-    return run
+    run_card(run)
 
 
 def comparison(runs: Sequence[RunHistory]) -> None:
@@ -132,7 +129,7 @@ def features(result: Mapping[str, Any]) -> None:
     source = result["source"]
     rows = plain_table("layers", right=(f"dev {result['main_metric']}", "test", *([source] if source else [])))
     for row in result["rows"]:
-        published = [_percent(row["published"])] if source else []
+        published = ["–" if row["published"] is None else f"{row['published']:.1f}"] if source else []
         dev, test = (mean_and_deviation(row[split]) for split in ("dev", "test"))
         rows.add_row(Text(row["layers"], "bold"), dev, test, *published)
     console.print(rows)
@@ -170,10 +167,6 @@ def mean_and_deviation(score: Mapping[str, Any] | None) -> str:
 def _ablation_cell(cell: Mapping[str, Any]) -> str:
     published = cell["published"]
     return mean_and_deviation(cell["score"]) + ("" if published is None else f" ({published:.1f})")
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
 
 
 def _numbered(runs: Sequence[RunHistory], *, width: int) -> Sequence[RunHistory]:
@@ -237,7 +230,7 @@ def _evaluation(run: RunHistory) -> Table:
     step = int(next(iter(run.held_out.values())).steps[-1])
     grid = plain_table(f"held out, step {step:,}", "", right=("last", "baseline, perplexity"))
     for name, curve in run.held_out.items():
-        remarks = [line.label for line in run_summary.baselines(run, name)]
+        remarks = list(run_summary.baselines(run, name))
         value = run_summary.perplexity(name, curve.last)
         remarks += [f"perplexity {value:,.1f}"] if value is not None else []
         line = Text(spark(curve.values, width=32), "yellow")

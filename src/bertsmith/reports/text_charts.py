@@ -38,12 +38,7 @@ def chart(series: Mapping[str, Points], **options: Any) -> list[str]:
 
 
 def draw(
-    series: Mapping[str, Points],
-    *,
-    width: int = 72,
-    height: int = 14,
-    title: str = "",
-    x_label: str = "",
+    series: Mapping[str, Points], *, width: int = 72, height: int = 14, title: str = "", x_label: str = ""
 ) -> Chart:
     """A chart of `width` × `height` characters including title, axes with round ticks, and legend."""
     curves = [_cleaned(x, y) for x, y in series.values()]

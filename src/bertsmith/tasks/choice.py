@@ -9,30 +9,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertsmith.errors import DataError
-from bertsmith.tasks.dataset_files import (
-    ColumnHints,
-    Files,
-    TableConfig,
-    choose_columns,
-    is_missing,
-    parse_label,
-    parse_text,
-    row_ids,
-    text_column,
-    user_files,
-)
+from bertsmith.tasks import dataset_files
+from bertsmith.tasks.dataset_files import TableConfig, TableReader, column_hints, is_missing, parse_label, parse_text
 from bertsmith.tasks.tables import Table, join_names
 from bertsmith.tasks.task import Example
 from bertsmith.tasks.text_tasks import MultipleChoiceTask
 
-QUESTION: ColumnHints = (
-    ("question",),
-    tuple((name,) for name in ("question", "context", "prompt", "stem", "startphrase", "sentence", "premise", "text")),
+QUESTION = column_hints(
+    "question", "question", "context", "prompt", "stem", "startphrase", "sentence", "premise", "text"
 )
-LABEL: ColumnHints = (
-    ("label",),
-    tuple((name,) for name in ("label", "answer", "answerkey", "answer_key", "gold", "correct", "right", "target")),
-)
+LABEL = column_hints("label", "label", "answer", "answerkey", "answer_key", "gold", "correct", "right", "target")
 LISTS = ("choices", "options", "endings", "answers", "candidates")
 NUMBERED = re.compile(
     r"(?:choice|option|ending|answer|candidate|hypothesis)[ _-]?(?:[0-9]+|[a-z])|[a-z]", re.IGNORECASE
@@ -54,39 +40,30 @@ class Config(TableConfig):
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> MultipleChoiceTask:
         """See `TaskConfig.build`; multiple choice has no labels."""
-        paths = user_files("choice", files)
-        read = ChoiceReader(self, files=paths)
-        return MultipleChoiceTask("choice", files=paths, read=read, detected=read.detected)
+        return MultipleChoiceTask("choice", ChoiceReader(self, dataset_files.user_files("choice", files)).dataset())
 
 
-class ChoiceReader:
-    """Reads files with questions and choices; what is detected in train applies to the other files."""
+@dataclass
+class ChoiceReader(TableReader):
+    """Reads files with questions and choices."""
 
-    def __init__(self, config: Config, *, files: Files) -> None:
-        self.config = config
-        self.detected: dict[str, str] = {}
-        self._files = files
-        self._choices: tuple[str, ...] = config.choices
+    config: Config
 
-    def __call__(self, path: Path, split: str) -> list[Example]:
-        if split != "train" and not self.detected and "train" in self._files:
-            self(self._files["train"][0], "train")
-        config = self.config
-        table = config.read(path)
-        self._choices = self._choices or _choice_columns(table, {config.question, config.label})
-        optional = ("label",) if split == "test" else ()
-        given = {"question": config.question, "label": config.label}
-        given |= {role: name for role, name in self.detected.items() if role in given}
-        given = {role: name for role, name in given.items() if name and (role not in optional or table.has(name))}
+    def __post_init__(self) -> None:
+        self._choices = self.config.choices
+
+    def examples(self, table: Table, optional: tuple[str, ...]) -> list[Example]:
+        self._choices = self._choices or _choice_columns(table, {self.config.question, self.config.label})
+        given = self.given(table, ("question", "label"), optional)
         for column in self._choices:
             table.column_index(column, setting="choices")
         taken = {f"choice {index}": name for index, name in enumerate(self._choices)}
-        chosen = choose_columns(table, given | taken, [QUESTION, LABEL], optional=optional)
+        chosen = dataset_files.choose_columns(table, given | taken, [QUESTION, LABEL], optional=optional)
         self.detected |= {role: chosen[role] for role in ("question", "label") if role in chosen}
         self.detected["choices"] = ", ".join(self._choices)
-        questions, choices = text_column(table, chosen["question"]), self._all_choices(table)
+        questions, choices = dataset_files.text_column(table, chosen["question"]), self._all_choices(table)
         golds = self._golds(table, chosen["label"], choices) if "label" in chosen else [None] * len(table)
-        rows = zip(row_ids(table), questions, choices, golds, strict=True)
+        rows = zip(dataset_files.row_ids(table), questions, choices, golds, strict=True)
         return [
             Example(id=own, texts=(question, *texts), gold=gold, source=table.source(row))
             for row, (own, question, texts, gold) in enumerate(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from bertsmith.tasks.dataset_files import LABEL, ONE_TEXT, ColumnHints, TableConfig, TextReader, parse_label, user_files
 from bertsmith.tasks.text_tasks import ClassificationTask
@@ -15,26 +15,22 @@ from bertsmith.tasks.text_tasks import ClassificationTask
 class LabelConfig(TableConfig):
     """Settings of classification tasks over user files."""
 
+    task: ClassVar[str]
+    texts: ClassVar[ColumnHints]
+
     label: str = ""  # column of the label; detected if empty
     main_metric: Literal["accuracy", "macro_f1", "matthews", "f1"] = "accuracy"  # selects the best model
     positive: str | int = ""  # the label of the F1 score; by default the second of two labels
 
-    def build_task(
-        self, name: str, files: Mapping[str, Path], labels: Sequence[str], given: Mapping[str, str], texts: ColumnHints
-    ) -> ClassificationTask:
-        """The task; without the labels of a trained model they are those of train."""
-        paths = user_files(name, files)
-        given = {**given, "label": self.label}
-        read = TextReader(self, files=paths, given=given, texts=[texts], label=LABEL, parse=parse_label)
+    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ClassificationTask:
+        """See `TaskConfig.build`; without the labels of a trained model they are those of train."""
         return ClassificationTask(
-            name,
-            files=paths,
-            read=read,
+            self.task,
+            TextReader(self, user_files(self.task, files), [self.texts], LABEL, parse_label).dataset(),
             labels=labels,
             main_metric=self.main_metric,
             metrics=("accuracy", "macro_f1", "matthews", "f1"),
             positive=str(self.positive),
-            detected=read.detected,
         )
 
 
@@ -42,8 +38,7 @@ class LabelConfig(TableConfig):
 class Config(LabelConfig):
     """Settings of text classification."""
 
-    text: str = ""  # column of the text; detected if empty
+    task: ClassVar[str] = "classification"
+    texts: ClassVar[ColumnHints] = ONE_TEXT
 
-    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ClassificationTask:
-        """See `TaskConfig.build`."""
-        return self.build_task("classification", files, labels, {"text": self.text}, ONE_TEXT)
+    text: str = ""  # column of the text; detected if empty

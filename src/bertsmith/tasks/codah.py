@@ -9,7 +9,7 @@ from pathlib import Path
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tasks.dataset_files import benchmark_files
 from bertsmith.tasks.tables import read_table
-from bertsmith.tasks.task import Example
+from bertsmith.tasks.task import Dataset, Example
 from bertsmith.tasks.text_tasks import MultipleChoiceTask
 
 COLUMNS = ("category", "prompt", "0", "1", "2", "3", "label")
@@ -32,7 +32,7 @@ class Config:
         fold = f"fold_{self.fold}"
         subfolders = (fold, f"cv_split/{fold}", f"data/cv_split/{fold}", f"codah/data/cv_split/{fold}")
         paths = benchmark_files("codah", files, FILES, subfolders=subfolders)
-        return MultipleChoiceTask("codah", files=paths, read=_read)
+        return MultipleChoiceTask("codah", Dataset(paths, _read))
 
 
 def _read(path: Path, split: str) -> list[Example]:

@@ -10,7 +10,7 @@ from typing import Any
 from bertsmith.errors import DataError
 from bertsmith.tasks.dataset_files import benchmark_files, parse_text
 from bertsmith.tasks.tables import join_names, read_table
-from bertsmith.tasks.task import Example
+from bertsmith.tasks.task import Dataset, Example
 from bertsmith.tasks.text_tasks import MultipleChoiceTask
 
 FILES = {
@@ -27,7 +27,7 @@ class Config:
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> MultipleChoiceTask:
         """See `TaskConfig.build`; multiple choice has no labels."""
         paths = benchmark_files("commonsenseqa", files, FILES, subfolders=("commonsenseqa",))
-        return MultipleChoiceTask("commonsenseqa", files=paths, read=_read)
+        return MultipleChoiceTask("commonsenseqa", Dataset(paths, _read))
 
 
 def _read(path: Path, split: str) -> list[Example]:

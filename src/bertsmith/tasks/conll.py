@@ -9,8 +9,9 @@ from pathlib import Path
 
 from bertsmith.errors import DataError
 from bertsmith.tasks.dataset_files import Layout, benchmark_files, find_member
-from bertsmith.tasks.tables import printable
+from bertsmith.tasks.tables import printable, read_utf8
 from bertsmith.tasks.tagged_text import FileScheme, Sentence, TaggingConfig, Unit, join_words, labels_of_types
+from bertsmith.tasks.task import Dataset
 from bertsmith.tasks.text_tasks import benchmark_labels
 from bertsmith.tasks.token_classification import TokenClassificationTask
 from bertsmith.tokenizers.pretokenization import replace_surrogates
@@ -89,18 +90,11 @@ class Config(TaggingConfig):
         """See `TaskConfig.build`; a trained model's labels only set the order of the classes."""
         name, member = find_member("conll", self.name, MEMBERS)
         title = f"conll/{name}"
-
-        def load(path: Path, split: str) -> list[Sentence]:
-            return read_column_file(path, member.columns, tagged=split != "test")
-
+        paths = benchmark_files(title, files, member.layout, subfolders=member.subfolders)
+        dataset = Dataset(paths, lambda path, split: read_column_file(path, member.columns, tagged=split != "test"))
+        ordered = benchmark_labels(title, labels_of_types(member.types), labels)
         return TokenClassificationTask(
-            title,
-            files=benchmark_files(title, files, member.layout, subfolders=member.subfolders),
-            load=load,
-            config=self,
-            labels=benchmark_labels(title, labels_of_types(member.types), labels),
-            unit=member.unit,
-            strict=member.strict,
+            title, dataset, config=self, labels=ordered, unit=member.unit, strict=member.strict
         )
 
 
@@ -118,7 +112,8 @@ class _Block:
 def read_column_file(path: Path, columns: Columns, *, tagged: bool = True) -> list[Sentence]:
     """The sentences of a file with tags in its scheme; without `tagged` the tag column is optional."""
     name = printable(path)
-    blocks = list(_blocks(_lines(path, name), columns))
+    lines = replace_surrogates(read_utf8(path, name)).replace("\r\n", "\n").split("\n")
+    blocks = list(_blocks(lines, columns))
     if not blocks:
         raise DataError(f"{name} has no sentences: the file is empty")
     first, where = blocks[0].lines[0], f"{name}:{blocks[0].numbers[0]}"
@@ -184,16 +179,3 @@ def _column(column: int, width: int, where: str, role: str) -> int:
     if not -width <= column < width:
         raise DataError(f"{where}: no column {column + 1} among {width}: set the column of the {role}, {role}=NUMBER")
     return column % width
-
-
-def _lines(path: Path, name: str) -> list[str]:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{name} cannot be read: {error.strerror or error}") from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{name}:{line}: byte 0x{data[error.start]:02x} is not UTF-8: save the file as UTF-8") from None
-    return replace_surrogates(text).replace("\r\n", "\n").split("\n")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tasks.tables import FORMATS, JSON_ANY, JSON_LINES, PARQUET, Table, join_names, printable, read_table
-from bertsmith.tasks.task import SPLITS, Example
+from bertsmith.tasks.task import SPLITS, Dataset, Example, Files
 
-Files = dict[str, list[Path]]  # by split
 Layout = Mapping[str, Sequence[tuple[str, ...]]]  # by split: alternative sets of file names; the first complete one
 ColumnHints = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]  # roles, and likely names for all of them, best first
 T = TypeVar("T")
@@ -62,14 +61,12 @@ def benchmark_files(
 
 
 def _present(folder: Path, layout: Layout) -> Files:
+    """The first complete alternative of each split that has one."""
     present: Files = {}
     for split, alternatives in layout.items():
-        for names in alternatives:
-            paths = [folder / name for name in names]
-            if all(path.is_file() for path in paths):
-                present[split] = paths
-                break
-    return present
+        found = ([folder / name for name in names] for names in alternatives)
+        present[split] = next((paths for paths in found if all(path.is_file() for path in paths)), [])
+    return {split: paths for split, paths in present.items() if paths}
 
 
 def find_subfolder(folder: Path, path: str) -> Path:
@@ -94,11 +91,12 @@ def find_member(family: str, name: str, members: Mapping[str, T], *, advice: str
     raise ConfigError(f"{name!r} is not a task of {family}: {', '.join(members)}{near}{advice}")
 
 
-def _hints(role: str, *names: str) -> ColumnHints:
+def column_hints(role: str, *names: str) -> ColumnHints:
+    """Likely names of the column of one role, best first."""
     return (role,), tuple((name,) for name in names)
 
 
-ONE_TEXT = _hints(
+ONE_TEXT = column_hints(
     "text",
     *("text", "sentence", "review", "document", "content", "comment", "message", "body", "utterance", "tweet"),
     *("question", "query", "title", "headline", "abstract", "description", "sms", "input"),
@@ -106,30 +104,20 @@ ONE_TEXT = _hints(
 TWO_TEXTS: ColumnHints = (
     ("first", "second"),
     (
-        ("sentence1", "sentence2"),
-        ("premise", "hypothesis"),
-        ("question1", "question2"),
-        ("question", "sentence"),
-        ("text_a", "text_b"),
-        ("text1", "text2"),
-        ("sentence_a", "sentence_b"),
-        ("sentence_1", "sentence_2"),
-        ("text_1", "text_2"),
-        ("first", "second"),
-        ("query", "document"),
-        ("query", "passage"),
-        ("question", "passage"),
-        ("question", "answer"),
-        ("claim", "evidence"),
-        ("#1 string", "#2 string"),
+        *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence")),
+        *(("text_a", "text_b"), ("text1", "text2"), ("sentence_a", "sentence_b"), ("sentence_1", "sentence_2")),
+        *(("text_1", "text_2"), ("first", "second"), ("query", "document"), ("query", "passage")),
+        *(("question", "passage"), ("question", "answer"), ("claim", "evidence"), ("#1 string", "#2 string")),
     ),
 )
-LABEL = _hints(
+LABEL = column_hints(
     "label",
     *("label", "gold_label", "class", "target", "category", "sentiment", "intent", "topic", "emotion"),
     *("is_duplicate", "stars", "rating", "score", "quality", "y", "labels"),
 )
-NUMBER = _hints("label", "score", "label", "similarity", "rating", "stars", "target", "value", "gold", "number", "y")
+NUMBER = column_hints(
+    "label", "score", "label", "similarity", "rating", "stars", "target", "value", "gold", "number", "y"
+)
 IDS = ("id", "guid", "idx", "index", "uid")
 TEXT_ROLES = ("text", "first", "second")  # in the order of `Example.texts`
 
@@ -190,51 +178,52 @@ def _detected(
     return {}
 
 
-class TextReader:
-    """Reads files with one or two texts and a label; columns detected in train apply to the other files.
+@dataclass
+class TableReader:
+    """Reads user files with tables; what is detected in train applies to the other files."""
 
-    `texts`: hints for the text columns; the first hints that match the table are used.
-    """
-
-    def __init__(
-        self,
-        config: TableConfig,
-        *,
-        files: Files,
-        given: Mapping[str, str],
-        texts: Sequence[ColumnHints],
-        label: ColumnHints,
-        parse: Callable[[Any, str, str], Any],
-    ) -> None:
-        self.config = config
-        self.detected: dict[str, str] = {}  # role -> column
-        self._files = files
-        self._given = given
-        self._texts = texts
-        self._label = label
-        self._parse = parse
+    config: TableConfig
+    files: Files
+    detected: dict[str, str] = field(default_factory=dict, init=False)  # role -> column
 
     def __call__(self, path: Path, split: str) -> list[Example]:
-        if split != "train" and not self.detected and "train" in self._files:
-            self(self._files["train"][0], "train")
-        table = self.config.read(path)
-        optional = ("label",) if split == "test" else ()
-        given = {**self._given, **self.detected}
-        given = {role: name for role, name in given.items() if name and (role not in optional or table.has(name))}
-        hints = next((hints for hints in self._texts if has_columns(table, given, hints)), self._texts[-1])
-        chosen = choose_columns(table, given, [hints, self._label], optional=optional)
+        if split != "train" and not self.detected and "train" in self.files:
+            self(self.files["train"][0], "train")
+        return self.examples(self.config.read(path), ("label",) if split == "test" else ())
+
+    def examples(self, table: Table, optional: tuple[str, ...]) -> list[Example]:
+        """One example per row; the roles in `optional` may have no column."""
+        raise NotImplementedError
+
+    def given(self, table: Table, roles: Iterable[str], optional: tuple[str, ...]) -> dict[str, str]:
+        """The columns of roles that are set or were detected before."""
+        given = {role: self.detected.get(role) or getattr(self.config, role) for role in roles}
+        return {role: name for role, name in given.items() if name and (role not in optional or table.has(name))}
+
+    def dataset(self) -> Dataset:
+        """The dataset that it reads."""
+        return Dataset(self.files, self, self.detected)
+
+
+@dataclass
+class TextReader(TableReader):
+    """Reads files with one or two texts and a label."""
+
+    texts: Sequence[ColumnHints]  # for the text columns; the first hints that match the table are used
+    label: ColumnHints
+    parse: Callable[[Any, str, str], Any]
+
+    def examples(self, table: Table, optional: tuple[str, ...]) -> list[Example]:
+        given = self.given(table, [role for roles, _ in (*self.texts, self.label) for role in roles], optional)
+        hints = next((hints for hints in self.texts if has_columns(table, given, hints)), self.texts[-1])
+        chosen = choose_columns(table, given, [hints, self.label], optional=optional)
         self.detected |= chosen
         texts = [chosen[role] for role in TEXT_ROLES if role in chosen]
-        return table_examples(table, texts, chosen.get("label"), self._parse)
+        return table_examples(table, texts, chosen.get("label"), self.parse)
 
 
 def table_examples(
-    table: Table,
-    texts: Sequence[str],
-    label: str | None,
-    parse: Callable[[Any, str, str], Any],
-    *,
-    id_prefix: str = "",
+    table: Table, texts: Sequence[str], label: str | None, parse: Callable[[Any, str, str], Any], *, id_prefix: str = ""
 ) -> list[Example]:
     """One example per row from the columns of its texts and, if there is one, of its label."""
     columns = zip(*(text_column(table, name) for name in texts), strict=True)

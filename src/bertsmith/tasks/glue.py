@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bertsmith.errors import DataError
 from bertsmith.metrics.confidence import ConfidenceInterval
-from bertsmith.tasks.dataset_files import (
-    Files,
-    Layout,
-    benchmark_files,
-    find_member,
-    find_subfolder,
-    parse_label,
-    parse_number,
-    table_examples,
-)
+from bertsmith.tasks import dataset_files
+from bertsmith.tasks.dataset_files import Layout, find_member, parse_label, parse_number
 from bertsmith.tasks.tables import Ragged, Table, read_table
-from bertsmith.tasks.task import Example, Prediction
+from bertsmith.tasks.task import Dataset, Example, Files, Prediction
 from bertsmith.tasks.text_tasks import ClassificationTask, RegressionTask, benchmark_labels
 
 ONE_FILE_PER_SPLIT: Layout = {split: [(f"{split}.tsv",)] for split in ("train", "dev", "test")}
@@ -32,17 +25,43 @@ MRPC_COLUMNS = ("#1 ID", "#2 ID")
 
 @dataclass(frozen=True)
 class Member:
-    """One task of GLUE: its files, columns, labels and metrics, the main metric first."""
+    """One task of a benchmark of texts or pairs: its files, columns, labels and metrics, the main metric first."""
 
-    folder: str  # also the name of the submission file
+    subfolders: tuple[str, ...]  # folders with its files; GLUE's submission file is named after the first
     texts: tuple[str, ...]
     label: str = "label"
     labels: tuple[str, ...] = ("0", "1")  # empty for regression
     metrics: tuple[str, ...] = ("accuracy",)
     layout: Layout = dataclasses.field(default_factory=lambda: ONE_FILE_PER_SPLIT)
-    subfolders: tuple[str, ...] = ()  # other folders with its files
     columns: tuple[str, ...] = ()  # of train and dev files without a header
     ragged: Ragged = "error"
+    parse: Callable[[Any, str, str], Any] = parse_label
+    threshold: float | None = None  # regression: numbers from there on count as paraphrases
+
+    def read(self, path: Path, split: str) -> Table:
+        """The table of a file."""
+        columns = self.columns if split != "test" else ()
+        return read_table(path, columns=columns, quoted=False, ragged=self.ragged)
+
+    def examples(self, table: Table, split: str, *, id_prefix: str = "") -> list[Example]:
+        """The examples of a table; a test file may have no labels."""
+        label = self.label if split != "test" or table.has(self.label) else None
+        return dataset_files.table_examples(table, self.texts, label, self.parse, id_prefix=id_prefix)
+
+    def files(self, title: str, files: Mapping[str, Path]) -> Files:
+        """Its files by split."""
+        return dataset_files.benchmark_files(title, files, self.layout, subfolders=self.subfolders)
+
+    def build(
+        self, title: str, dataset: Dataset, labels: Sequence[str], kind: type[ClassificationTask] = ClassificationTask
+    ) -> ClassificationTask | RegressionTask:
+        """The task; `labels` are those of a trained model, which set the order of the classes."""
+        main = self.metrics[0]
+        if not self.labels:
+            return RegressionTask(title, dataset, main_metric=main, threshold=self.threshold)
+        ordered = benchmark_labels(title, self.labels, labels)
+        positive = "1" if "f1" in self.metrics else ""
+        return kind(title, dataset, labels=ordered, main_metric=main, metrics=self.metrics, positive=positive)
 
 
 MATCHED: Layout = {
@@ -50,26 +69,22 @@ MATCHED: Layout = {
     "dev": [("dev_matched.tsv", "dev_mismatched.tsv"), ("dev_matched.tsv",), ("dev_mismatched.tsv",)],
     "test": [("test_matched.tsv", "test_mismatched.tsv"), ("test_matched.tsv",), ("test_mismatched.tsv",)],
 }
+DIAGNOSTIC: Layout = {"test": [("diagnostic-full.tsv",), ("diagnostic.tsv",), ("AX.tsv",)]}
+COLA_COLUMNS = ("source", "label", "mark", "sentence")
+SENTENCES, QUESTIONS, STRINGS = ("sentence1", "sentence2"), ("question1", "question2"), ("#1 String", "#2 String")
 MEMBERS = {
-    "cola": Member(
-        "CoLA", ("sentence",), metrics=("matthews", "accuracy"), columns=("source", "label", "mark", "sentence")
-    ),
-    "sst-2": Member("SST-2", ("sentence",)),
-    "mrpc": Member("MRPC", ("#1 String", "#2 String"), "Quality", metrics=("f1", "accuracy")),
+    "cola": Member(("CoLA",), ("sentence",), metrics=("matthews", "accuracy"), columns=COLA_COLUMNS),
+    "sst-2": Member(("SST-2",), ("sentence",)),
+    "mrpc": Member(("MRPC",), STRINGS, "Quality", metrics=("f1", "accuracy")),
     # a line break in a question splits a few rows of QQP's train.tsv; the reference skips them too
-    "qqp": Member("QQP", ("question1", "question2"), "is_duplicate", metrics=("f1", "accuracy"), ragged="skip"),
-    "sts-b": Member("STS-B", ("sentence1", "sentence2"), "score", labels=(), metrics=("spearman",)),
-    "mnli": Member("MNLI", ("sentence1", "sentence2"), "gold_label", labels=NLI_LABELS, layout=MATCHED),
-    "qnli": Member("QNLI", ("question", "sentence"), labels=("entailment", "not_entailment")),
-    "rte": Member("RTE", ("sentence1", "sentence2"), labels=("entailment", "not_entailment")),
-    "wnli": Member("WNLI", ("sentence1", "sentence2")),
+    "qqp": Member(("QQP",), QUESTIONS, "is_duplicate", metrics=("f1", "accuracy"), ragged="skip"),
+    "sts-b": Member(("STS-B",), SENTENCES, "score", (), ("spearman",), parse=parse_number),
+    "mnli": Member(("MNLI",), SENTENCES, "gold_label", NLI_LABELS, layout=MATCHED),
+    "qnli": Member(("QNLI",), ("question", "sentence"), labels=("entailment", "not_entailment")),
+    "rte": Member(("RTE",), SENTENCES, labels=("entailment", "not_entailment")),
+    "wnli": Member(("WNLI",), SENTENCES),
     "ax": Member(
-        "AX",
-        ("sentence1", "sentence2"),
-        labels=NLI_LABELS,
-        metrics=("matthews", "accuracy"),
-        layout={"test": [("diagnostic-full.tsv",), ("diagnostic.tsv",), ("AX.tsv",)]},
-        subfolders=("diagnostic", "MNLI"),
+        ("AX", "diagnostic", "MNLI"), SENTENCES, "label", NLI_LABELS, ("matthews", "accuracy"), layout=DIAGNOSTIC
     ),
 }
 
@@ -87,25 +102,11 @@ class Config:
         """See `TaskConfig.build`; a trained model's labels only set the order of the classes."""
         name, member = find_member("glue", self.name, MEMBERS)
         title, detected = f"glue/{name}", dict[str, str]()
-        paths = benchmark_files(title, files, member.layout, subfolders=(member.folder, *member.subfolders))
+        paths = member.files(title, files)
         if name == "mrpc" and "data" in files:
-            paths = _full_mrpc(Path(files["data"]), member, paths, files)
-        read, submit = partial(_read, name, detected), partial(submission, name)
-        main = member.metrics[0]
-        if not member.labels:
-            return RegressionTask(title, files=paths, read=read, main_metric=main, detected=detected, submit=submit)
-        kind = MatchedTask if name == "mnli" else ClassificationTask
-        return kind(
-            title,
-            files=paths,
-            read=read,
-            labels=benchmark_labels(title, member.labels, labels),
-            main_metric=main,
-            metrics=member.metrics,
-            positive="1" if "f1" in member.metrics else "",
-            detected=detected,
-            submit=submit,
-        )
+            paths = _full_mrpc(Path(files["data"]), paths, files)
+        dataset = Dataset(paths, partial(_read, name, detected), detected, partial(submission, name))
+        return member.build(title, dataset, labels, MatchedTask if name == "mnli" else ClassificationTask)
 
 
 class MatchedTask(ClassificationTask):
@@ -128,23 +129,20 @@ class MatchedTask(ClassificationTask):
 
 def submission(name: str, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, bytes]:
     """The files for gluebenchmark.com: index and prediction."""
-    folder = MEMBERS[name].folder
+    folder = MEMBERS[name].subfolders[0]
     sets = {folder: (list(examples), list(predictions))}
     if name == "mnli":
         sets = {f"{folder}-{subset}": _subset(subset, examples, predictions) for subset in ("m", "mm")}
-    files = {}
-    for title, (some, predicted) in sets.items():
-        if some:
-            lines = [
-                f"{example.id.rpartition('/')[2]}\t{_formatted(prediction.value)}\n"
-                for example, prediction in zip(some, predicted, strict=True)
-            ]
-            files[f"{title}.tsv"] = "".join(["index\tprediction\n", *lines]).encode()
-    return files
+    return {f"{title}.tsv": _submission_file(*pair) for title, pair in sets.items() if pair[0]}
 
 
-def _formatted(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{min(max(value, 0.0), 5.0):.3f}"
+def _submission_file(examples: Sequence[Example], predictions: Sequence[Prediction]) -> bytes:
+    lines = ["index\tprediction\n"]
+    for example, prediction in zip(examples, predictions, strict=True):
+        value = prediction.value
+        written = value if isinstance(value, str) else f"{min(max(value, 0.0), 5.0):.3f}"
+        lines.append(f"{example.id.rpartition('/')[2]}\t{written}\n")
+    return "".join(lines).encode()
 
 
 def _subset(
@@ -156,24 +154,20 @@ def _subset(
 
 def _read(name: str, detected: dict[str, str], path: Path, split: str) -> list[Example]:
     member = MEMBERS[name]
-    columns = member.columns if split != "test" else ()
-    table = read_table(path, columns=columns, quoted=False, ragged=member.ragged)
+    table = member.read(path, split)
     if table.skipped:
         detected[f"{split}: skipped rows"] = f"{table.skipped}, whose number of cells differs from the header"
     if path.name == MRPC_ALL:
         table = _mrpc_split(table, path, split)
-    texts, label = member.texts, member.label
     if name == "ax" and table.has("Premise"):  # the full diagnostic set has other names, and labels
-        texts, label = ("Premise", "Hypothesis"), "Label"
-    labelled = split != "test" or table.has(label)
+        member = dataclasses.replace(member, texts=("Premise", "Hypothesis"), label="Label")
     subset = "" if name != "mnli" else "mm/" if "mismatched" in path.name else "m/"
-    parse = parse_label if member.labels else parse_number
-    return table_examples(table, texts, label if labelled else None, parse, id_prefix=subset)
+    return member.examples(table, split, id_prefix=subset)
 
 
-def _full_mrpc(data: Path, member: Member, paths: Files, files: Mapping[str, Path]) -> Files:
+def _full_mrpc(data: Path, paths: Files, files: Mapping[str, Path]) -> Files:
     """Microsoft's MRPC file beside GLUE's list of dev pairs, if both exist: prepared train files lack rows."""
-    for folder in (data, find_subfolder(data, member.folder)):
+    for folder in (data, dataset_files.find_subfolder(data, "MRPC")):
         if (folder / MRPC_ALL).is_file() and (folder / MRPC_DEV).is_file():
             return paths | {split: [folder / MRPC_ALL] for split in ("train", "dev") if split not in files}
     return paths

@@ -4,39 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import DataError
-from bertsmith.tasks.dataset_files import (
-    ColumnHints,
-    TableConfig,
-    choose_columns,
-    is_missing,
-    parse_number,
-    parse_text,
-    row_ids,
-    text_column,
-    user_files,
-)
+from bertsmith.tasks import dataset_files
+from bertsmith.tasks.dataset_files import TableConfig, column_hints, is_missing, parse_number, parse_text
 from bertsmith.tasks.qa_windows import QAConfig
-from bertsmith.tasks.question_answering import (
-    Misplaced,
-    QuestionAnsweringTask,
-    ScoringRules,
-    locate_answer,
-    misplaced_answer,
-)
+from bertsmith.tasks.question_answering import Misplaced, QuestionAnsweringTask, ScoringRules, locate_answers
 from bertsmith.tasks.tables import Table
-from bertsmith.tasks.task import Example
+from bertsmith.tasks.task import Dataset, Example
 
-QUESTION: ColumnHints = (("question",), (("question",), ("query",), ("q",)))
-CONTEXT: ColumnHints = (
-    ("context",),
-    (("context",), ("passage",), ("paragraph",), ("document",), ("text",), ("article",), ("body",)),
-)
-ANSWER: ColumnHints = (("answer",), (("answer",), ("answers",), ("answer_text",), ("gold",), ("target",)))
-START: ColumnHints = (("start",), (("start",), ("answer_start",), ("answer_begin",), ("offset",)))
+COLUMNS = {
+    "question": column_hints("question", "question", "query", "q"),
+    "context": column_hints("context", "context", "passage", "paragraph", "document", "text", "article", "body"),
+    "answer": column_hints("answer", "answer", "answers", "answer_text", "gold", "target"),
+    "start": column_hints("start", "start", "answer_start", "answer_begin", "offset"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,55 +35,38 @@ class Config(QAConfig, TableConfig):
     rules: ScoringRules = "1.1"  # the official script; with 2.0 an empty answer means that there is none
     misplaced: Misplaced = "error"  # for an answer that is not in its passage
 
-    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> UserQuestionAnswering:
+    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> QuestionAnsweringTask:
         """See `TaskConfig.build`; question answering has no labels."""
-        return UserQuestionAnswering(self, {split: paths[0] for split, paths in user_files("qa", files).items()})
+        detected: dict[str, str] = {}
+        dataset = Dataset(dataset_files.user_files("qa", files), partial(self._read, detected), detected)
+        return QuestionAnsweringTask("qa", dataset, config=self, rules=self.rules)
 
-
-class UserQuestionAnswering(QuestionAnsweringTask):
-    """Questions on passages of user files."""
-
-    config: Config
-
-    def __init__(self, config: Config, files: Mapping[str, Path]) -> None:
-        super().__init__(name="qa", config=config, rules=config.rules, files=files)
-        self.detected: Mapping[str, str] = {}
-
-    def load(self, path: Path, split: str) -> list[Example]:
+    def _read(self, detected: dict[str, str], path: Path, split: str) -> list[Example]:
         """One example per row; a test file may have no answers."""
-        table = self.config.read(path)
-        given = {role: getattr(self.config, role) for role in ("question", "context", "answer", "start")}
+        table = self.read(path)
+        given = {role: getattr(self, role) for role in COLUMNS}
         optional = ("start", "answer") if split == "test" else ("start",)
-        self.detected = choose_columns(table, given, [QUESTION, CONTEXT, ANSWER, START], optional=optional)
-        questions, passages = (text_column(table, self.detected[role]) for role in ("question", "context"))
-        rows = zip(row_ids(table), questions, passages, strict=True)
-        return [self._example(table, row, *texts) for row, texts in enumerate(rows)]
+        columns = dataset_files.choose_columns(table, given, list(COLUMNS.values()), optional=optional)
+        detected.clear()
+        detected |= columns
+        questions, passages = (dataset_files.text_column(table, columns[role]) for role in ("question", "context"))
+        rows = zip(dataset_files.row_ids(table), questions, passages, strict=True)
+        return [self._example(table, columns, row, *texts) for row, texts in enumerate(rows)]
 
-    def _example(self, table: Table, row: int, id: str, question: str, passage: str) -> Example:
-        source, columns = table.source(row), self.detected
+    def _example(
+        self, table: Table, columns: Mapping[str, str], row: int, id: str, question: str, passage: str
+    ) -> Example:
+        source = table.source(row)
         if "answer" not in columns:
             return Example(id=id, texts=(question, passage), source=source)
         answer, start = (
             table.rows[row][table.column_index(columns[role])] if role in columns else None
             for role in ("answer", "start")
         )
-        golds, spans = [], []
-        for text, first in _answers(answer, start, source, columns):
-            span = _locate(passage, text, first)
-            if span is None and self.config.misplaced == "error":
-                raise misplaced_answer(source, passage, text, first)
-            golds.append(text)
-            spans += [span] if span else []
-        if not golds and self.rules != "2.0":
+        gold, spans = locate_answers(passage, _answers(answer, start, source, columns), source, self.misplaced)
+        if not gold and self.rules != "2.0":
             raise DataError(f"{source}: no answer in {columns['answer']!r}: set rules=2.0 if questions may have none")
-        return Example(id=id, texts=(question, passage), gold=tuple(golds), source=source, spans=tuple(spans[:1]))
-
-
-def _locate(passage: str, text: str, start: int | None) -> tuple[int, int] | None:
-    """The span of an answer: at the given start, or its first occurrence."""
-    if start is None:
-        return locate_answer(passage, text.strip(), passage.find(text.strip()))
-    return locate_answer(passage, text, start)
+        return Example(id=id, texts=(question, passage), gold=gold, source=source, spans=spans)
 
 
 def _answers(cell: Any, start: Any, source: str, columns: Mapping[str, str]) -> Iterator[tuple[str, int | None]]:

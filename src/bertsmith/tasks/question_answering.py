@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +20,7 @@ from bertsmith.metrics import question_answering as metrics
 from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap, mean_from_sums
 from bertsmith.tasks.qa_answers import Answers, decode_answers
 from bertsmith.tasks.qa_windows import NO_ANSWER, QAConfig, Question, passage_windows
-from bertsmith.tasks.task import Case, Example, Features, Prediction, Task, missing_split
+from bertsmith.tasks.task import Case, Dataset, Example, Features, Prediction, Task, gold_values
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 Misplaced = Literal["error", "skip"]  # for an answer that is not at its offset in the passage; skip: not trained on
@@ -36,29 +35,18 @@ MAX_SHOWN = 60  # characters of a text in a message
 
 
 class QuestionAnsweringTask(Task):
-    """Questions answered by a span of a passage. Subclasses read the files."""
+    """Questions answered by a span of a passage."""
 
     objective = "span"
     main_metric = "f1"
 
-    def __init__(self, *, name: str, config: QAConfig, rules: ScoringRules, files: Mapping[str, Path]) -> None:
-        self.name = name
+    def __init__(
+        self, name: str, dataset: Dataset | None = None, *, config: QAConfig, rules: ScoringRules = "1.1"
+    ) -> None:
+        super().__init__(name, dataset)
         self.config = config
         self.rules: ScoringRules = rules
-        self.files = files
         self.max_length = config.max_length
-
-    def load(self, path: Path, split: str) -> list[Example]:
-        """The examples of one file."""
-        raise NotImplementedError
-
-    def has_split(self, split: str) -> bool:
-        return split in self.files
-
-    def examples(self, split: str) -> list[Example]:
-        if not self.has_split(split):
-            raise missing_split(self.name, split, self.files)
-        return self.load(self.files[split], split)
 
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool = False
@@ -129,10 +117,8 @@ class QuestionAnsweringTask(Task):
         return "never an answer", [Prediction("", detail={"answers": [], "null_odds": 0.0})] * len(examples)
 
     def _golds(self, examples: Sequence[Example]) -> dict[str, tuple[str, ...]]:
-        for example in examples:
-            if example.gold is None:
-                raise DataError(f"{example.source}: the question has no gold answer, so it cannot be scored")
-        return {example.id: example.gold for example in examples}
+        golds = gold_values(examples, "the question has no gold answer, so it cannot be scored")
+        return dict(zip((example.id for example in examples), golds, strict=True))
 
     def _best_thresholds(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         best = {
@@ -159,7 +145,8 @@ def _question(example: Example) -> Question:
 def _prediction(answers: Answers, threshold: float | None) -> Prediction:
     detail: dict[str, Any] = {"answers": [answer._asdict() for answer in answers.best]}
     if threshold is None:
-        return _with_answer(Prediction("", detail=detail), answers.best[0]._asdict() if answers.best else None)
+        no_tokens = {"text": "", "probability": 0.0}  # the passage has no tokens, so that there is no candidate
+        return _with_answer(Prediction("", detail=detail), next(iter(detail["answers"]), no_tokens))
     return _thresholded(Prediction("", detail=detail | {"null_odds": answers.null_odds}), threshold)
 
 
@@ -170,14 +157,9 @@ def _thresholded(prediction: Prediction, threshold: float) -> Prediction:
     return _with_answer(prediction, empty if prediction.detail["null_odds"] > threshold else best)
 
 
-def _with_answer(prediction: Prediction, answer: Mapping[str, Any] | None) -> Prediction:
-    span = {key: answer[key] if answer and answer["text"] else None for key in ("start", "end")}
-    return replace(
-        prediction,
-        value=answer["text"] if answer else "",
-        score=answer["probability"] if answer else 0.0,
-        detail={**prediction.detail, **span},
-    )
+def _with_answer(prediction: Prediction, answer: Mapping[str, Any]) -> Prediction:
+    span = {key: answer[key] if answer["text"] else None for key in ("start", "end")}
+    return replace(prediction, value=answer["text"], score=answer["probability"], detail={**prediction.detail, **span})
 
 
 def _texts(examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, str]:
@@ -187,6 +169,21 @@ def _texts(examples: Sequence[Example], predictions: Sequence[Prediction]) -> di
 def _null_odds(examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
     pairs = zip(examples, predictions, strict=True)
     return {example.id: prediction.detail["null_odds"] for example, prediction in pairs}
+
+
+def locate_answers(
+    passage: str, answers: Iterable[tuple[str, int | None]], source: str, misplaced: Misplaced
+) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
+    """The answers, and the span of the first one that was located: at its start, or else its first occurrence."""
+    texts, spans = [], []
+    for text, start in answers:
+        wanted, begin = (text, start) if start is not None else (text.strip(), passage.find(text.strip()))
+        span = locate_answer(passage, wanted, begin)
+        if span is None and misplaced == "error":
+            raise _misplaced_answer(source, passage, text, start)
+        texts.append(text)
+        spans += [span] if span else []
+    return tuple(texts), tuple(spans[:1])
 
 
 def locate_answer(passage: str, text: str, start: int) -> tuple[int, int] | None:
@@ -209,7 +206,7 @@ def locate_answer(passage: str, text: str, start: int) -> tuple[int, int] | None
     return begin + len(span) - len(span.lstrip()), end - len(span) + len(span.rstrip())
 
 
-def misplaced_answer(source: str, passage: str, text: str, start: int | None) -> DataError:
+def _misplaced_answer(source: str, passage: str, text: str, start: int | None) -> DataError:
     """The error for an answer that is not at its offset."""
     advice = "or set misplaced=skip to leave such questions out of training"
     if start is None:

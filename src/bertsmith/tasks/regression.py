@@ -28,10 +28,6 @@ class Config(TableConfig):
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> RegressionTask:
         """See `TaskConfig.build`; regression has no labels."""
-        given = {"text": self.text, "first": self.first, "second": self.second, "label": self.label}
         texts = [ONE_TEXT] if self.text else [TWO_TEXTS] if self.first or self.second else [TWO_TEXTS, ONE_TEXT]
-        paths = user_files("regression", files)
-        read = TextReader(self, files=paths, given=given, texts=texts, label=NUMBER, parse=parse_number)
-        return RegressionTask(
-            "regression", files=paths, read=read, main_metric=self.main_metric, detected=read.detected
-        )
+        read = TextReader(self, user_files("regression", files), texts, NUMBER, parse_number)
+        return RegressionTask("regression", read.dataset(), main_metric=self.main_metric)

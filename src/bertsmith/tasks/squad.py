@@ -12,16 +12,9 @@ from bertsmith.config import did_you_mean
 from bertsmith.errors import DataError
 from bertsmith.tasks.dataset_files import benchmark_files
 from bertsmith.tasks.qa_windows import QAConfig
-from bertsmith.tasks.question_answering import (
-    Misplaced,
-    QuestionAnsweringTask,
-    ScoringRules,
-    locate_answer,
-    misplaced_answer,
-    shorten,
-)
-from bertsmith.tasks.tables import join_names
-from bertsmith.tasks.task import SPLITS, Example
+from bertsmith.tasks.question_answering import Misplaced, QuestionAnsweringTask, ScoringRules, locate_answers, shorten
+from bertsmith.tasks.tables import join_names, read_utf8
+from bertsmith.tasks.task import SPLITS, Dataset, Example
 from bertsmith.tokenizers.pretokenization import replace_surrogates
 
 NAMES: Mapping[ScoringRules, str] = {"1.1": "{}-v1.1.json", "2.0": "{}-v2.0.json", "korquad": "KorQuAD_v1.0_{}.json"}
@@ -35,21 +28,14 @@ class Config(QAConfig):
     name: ScoringRules = "1.1"  # the official script; with 2.0 a question may have no answer
     misplaced: Misplaced = "error"  # for an answer that is not at its offset
 
-    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> SQuAD:
+    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> QuestionAnsweringTask:
         """See `TaskConfig.build`; files in the folder `data` have their official names."""
+        title = f"squad/{self.name}"
         layout = {split: [(NAMES[self.name].format(split),)] for split in SPLITS}
-        paths = benchmark_files(f"squad/{self.name}", files, layout, subfolders=FOLDERS)
-        return SQuAD(self, {split: some[0] for split, some in paths.items()})
+        paths = benchmark_files(title, files, layout, subfolders=FOLDERS)
+        return QuestionAnsweringTask(title, Dataset(paths, self.read), config=self, rules=self.name)
 
-
-class SQuAD(QuestionAnsweringTask):
-    """Questions on paragraphs."""
-
-    def __init__(self, config: Config, files: Mapping[str, Path]) -> None:
-        super().__init__(name=f"squad/{config.name}", config=config, rules=config.name, files=files)
-        self.misplaced = config.misplaced
-
-    def load(self, path: Path, split: str) -> list[Example]:
+    def read(self, path: Path, split: str) -> list[Example]:
         """Each question with its passage; those of a test file may have no answers."""
         examples: dict[str, Example] = {}
         for where, passage, item in _questions(path):
@@ -61,32 +47,21 @@ class SQuAD(QuestionAnsweringTask):
             gold: tuple[str, ...] | None = None
             spans: tuple[tuple[int, int], ...] = ()
             if split != "test" or "answers" in item:
-                gold, spans = self._answers(item, passage, source)
+                gold, spans = locate_answers(passage, self._answers(item, source), source, self.misplaced)
             examples[number] = Example(id=number, texts=texts, gold=gold, source=source, spans=spans)
         if not examples:
             raise DataError(f"{path} has no questions")
         return list(examples.values())
 
-    def _answers(
-        self, item: Mapping[str, Any], passage: str, source: str
-    ) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
-        """The accepted answers, and the span of the first one that was located."""
+    def _answers(self, item: Mapping[str, Any], source: str) -> Iterator[tuple[str, int]]:
+        """The accepted answers with their first character."""
         answers = _needed(item, "answers", source, list)
         impossible = bool(item.get("is_impossible", not answers))
-        if self.rules != "2.0" and (impossible or not answers):
+        if self.name != "2.0" and (impossible or not answers):
             raise DataError(f"{source} has no answer: use squad/2.0 for a dataset with such questions")
-        if impossible:
-            return (), ()
-        texts, spans = [], []
-        for answer in answers:
+        for answer in () if impossible else answers:
             text = replace_surrogates(_needed(answer, "text", source, str))
-            start = _needed(answer, "answer_start", source, int)
-            span = locate_answer(passage, text, start)
-            if span is None and self.misplaced == "error":
-                raise misplaced_answer(source, passage, text, start)
-            texts.append(text)
-            spans += [span] if span else []
-        return tuple(texts), tuple(spans[:1])
+            yield text, _needed(answer, "answer_start", source, int)
 
 
 def _questions(path: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
@@ -106,17 +81,11 @@ def _questions(path: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 
 
 def _json(path: Path) -> Any:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
-    if not data.strip():
+    text = read_utf8(path, str(path))
+    if not text.strip():
         raise DataError(f"{path} is empty")
     try:
-        return json.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8: save the file as UTF-8") from None
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError) as error:

@@ -10,7 +10,7 @@ from typing import Literal
 from bertsmith.errors import DataError
 from bertsmith.tasks.dataset_files import benchmark_files, parse_label
 from bertsmith.tasks.tables import read_table
-from bertsmith.tasks.task import Example
+from bertsmith.tasks.task import Dataset, Example
 from bertsmith.tasks.text_tasks import MultipleChoiceTask
 
 ENDINGS = ("ending0", "ending1", "ending2", "ending3")
@@ -26,7 +26,7 @@ class Config:
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> MultipleChoiceTask:
         """See `TaskConfig.build`; multiple choice has no labels."""
         paths = benchmark_files("swag", files, FILES, subfolders=("swag", "data", "SWAG/data"))
-        return MultipleChoiceTask("swag", files=paths, read=self.read)
+        return MultipleChoiceTask("swag", Dataset(paths, self.read))
 
     def read(self, path: Path, split: str) -> list[Example]:
         """The examples of one file: a sentence and four candidates for the next one."""

@@ -6,7 +6,7 @@ T tokens, W words, R token indices that the head reads, M words whose tags they 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.metrics.sequence_labelling import Scheme, convert_tags, scheme_violations, tags_to_entities
+from bertsmith.metrics import sequence_labelling
+from bertsmith.metrics.sequence_labelling import Scheme, convert_tags, parse_tag, scheme_violations
 from bertsmith.tasks.tables import join_names
 from bertsmith.tasks.task import Example, Features
 from bertsmith.tokenizers.batch_encoding import BatchEncoder
@@ -56,7 +57,7 @@ class Sentence(Example):
     lines: tuple[int, ...] = ()  # the line of each word in its file
     cells: tuple[str, ...] = ()  # column files: the text of those lines
     opening: str = ""  # the -DOCSTART- line of the document, for its first sentence
-    scheme: str = "IOB2"  # the scheme of the file
+    scheme: Scheme = "IOB2"  # of the file
 
 
 def word_spans(example: Example, unit: Unit) -> Spans:
@@ -95,66 +96,50 @@ def in_iob2(sentences: Sequence[Sentence], given: FileScheme) -> tuple[list[Sent
     """The sentences with their tags in IOB2, and the scheme of the file."""
     tagged = [sentence for sentence in sentences if sentence.gold is not None]
     _check_spelling(tagged)
+    candidates = sequence_labelling.candidate_schemes(sentence.gold for sentence in tagged)
     remark = ""
     if given == "lenient":
-        faults = {scheme: _faults(tagged, scheme) for scheme in _candidates(tagged)}
+        faults = {scheme: sum(1 for _ in _faults(tagged, scheme)) for scheme in candidates}
         scheme: Scheme = min(faults, key=lambda name: faults[name])
         remark = f", except {faults[scheme]:,} tags" if faults[scheme] else ""
+    elif given == "detect":
+        scheme = _detected(tagged, candidates)
     else:
-        scheme = _detected(tagged) if given == "detect" else given
-        fault = _first_fault(tagged, scheme)
-        if fault:
+        scheme = given
+        for fault in _faults(tagged, scheme):
             raise DataError(f"{fault}, so the file is not {scheme}: correct it, or set scheme=lenient")
     converted = [
-        sentence
-        if sentence.gold is None
-        else replace(sentence, gold=tuple(convert_tags(sentence.gold, to="IOB2")), scheme=scheme)
-        for sentence in sentences
+        one if one.gold is None else replace(one, gold=tuple(convert_tags(one.gold, to="IOB2")), scheme=scheme)
+        for one in sentences
     ]
     return converted, scheme + remark if tagged else ""
 
 
 def _check_spelling(sentences: Sequence[Sentence]) -> None:
-    wrong = set()
-    for tag in {tag for sentence in sentences for tag in sentence.gold}:
-        try:
-            tags_to_entities([tag])
-        except DataError:
-            wrong.add(tag)
-    for sentence in sentences if wrong else ():
+    for sentence in sentences:
         for word, tag in enumerate(sentence.gold):
-            if tag in wrong:
+            if parse_tag(tag) is None:
                 raise DataError(
                     f"{word_source(sentence, word)}: {tag[:40]!r} is not a tag: expected O, or B, I, E, S, L or U and "
                     "a type, such as B-PER"
                 )
 
 
-def _candidates(sentences: Sequence[Sentence]) -> tuple[Scheme, ...]:
-    letters = {tag[0] for sentence in sentences for tag in sentence.gold}
-    if letters & {"E", "S"}:
-        return ("IOBES",)
-    return ("BILOU",) if letters & {"L", "U"} else ("IOB2", "IOB1")
-
-
-def _detected(sentences: Sequence[Sentence]) -> Scheme:
-    faults = {scheme: _first_fault(sentences, scheme) for scheme in _candidates(sentences)}
-    for scheme, fault in faults.items():
-        if not fault:
+def _detected(sentences: Sequence[Sentence], candidates: Sequence[Scheme]) -> Scheme:
+    reasons = []
+    for scheme in candidates:
+        fault = next(_faults(sentences, scheme), None)
+        if fault is None:
             return scheme
-    reasons = "; ".join(f"not {scheme}: {fault}" for scheme, fault in faults.items())
-    raise DataError(f"the tags follow no scheme ({reasons}): correct them, or set scheme=lenient")
+        reasons.append(f"not {scheme}: {fault}")
+    raise DataError(f"the tags follow no scheme ({'; '.join(reasons)}): correct them, or set scheme=lenient")
 
 
-def _faults(sentences: Sequence[Sentence], scheme: Scheme) -> int:
-    return sum(len(scheme_violations(sentence.gold, scheme=scheme)) for sentence in sentences)
-
-
-def _first_fault(sentences: Sequence[Sentence], scheme: Scheme) -> str:
+def _faults(sentences: Sequence[Sentence], scheme: Scheme) -> Iterator[str]:
+    """The violations of a scheme with their `file:line`."""
     for sentence in sentences:
         for fault in scheme_violations(sentence.gold, scheme=scheme):
-            return f"{word_source(sentence, fault.word)}: {fault.reason}"
-    return ""
+            yield f"{word_source(sentence, fault.word)}: {fault.reason}"
 
 
 def labels_of_types(types: Iterable[str]) -> tuple[str, ...]:
@@ -162,7 +147,7 @@ def labels_of_types(types: Iterable[str]) -> tuple[str, ...]:
     return (OUTSIDE, *(f"{letter}-{kind}" for kind in sorted(set(types)) for letter in "BI"))
 
 
-def labels_of_train(sentences: Sequence[Sentence]) -> tuple[str, ...]:
+def labels_of_train(sentences: Sequence[Example]) -> tuple[str, ...]:
     """The labels of a train file; each type has both of its tags, even if only one occurs."""
     types = {tag[2:] for sentence in sentences for tag in sentence.gold if tag != OUTSIDE}
     if not types:
@@ -171,7 +156,7 @@ def labels_of_train(sentences: Sequence[Sentence]) -> tuple[str, ...]:
     return labels_of_types(types)
 
 
-def check_tags(sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
+def check_tags(sentences: Sequence[Example], labels: Sequence[str]) -> None:
     """Raises a DataError for the first tag that is not among the labels."""
     known = set(labels)
     for sentence in sentences:
@@ -192,11 +177,7 @@ def check_model_labels(labels: Sequence[str]) -> None:
         raise DataError(f"this model's labels ({join_names(labels)}) are not IOB2 tags: {reason}")
 
 
-def _empty() -> Numbers:
-    return np.zeros(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WordFeatures(Features):
     """A row and the words whose tags its logits give.
 
@@ -204,8 +185,8 @@ class WordFeatures(Features):
     sentences of a document; `start` is the first of them.
     """
 
-    words: Numbers = field(default_factory=_empty)  # [M]
-    logit_rows: Numbers = field(default_factory=_empty)  # [M] row of the logits [R, classes] for each word
+    words: Numbers  # [M]
+    logit_rows: Numbers  # [M] row of the logits [R, classes] for each word
 
 
 @dataclass(frozen=True)
@@ -304,48 +285,39 @@ def word_features(
         for stream, begin, end in zip(chunk, ends - flat.lengths, ends, strict=True):
             encoded = Encoded(flat.ids[begin:end], flat.offsets[begin:end], flat.words[begin:end])
             tokens = first_tokens(stream, encoded.offsets, characters=characters)
-            labels = _stream_labels(stream, classes)
-            for window in token_windows(len(encoded), size=size, overlap=overlap):
-                features += _window_features(stream, encoded, tokens, labels, window, tokenizer, size=size)
+            features += _stream_features(stream, encoded, tokens, classes, tokenizer, size=size, overlap=overlap)
     return features
 
 
-def _stream_labels(stream: Stream, classes: Sequence[Sequence[int] | None]) -> Numbers | None:
-    parts = [classes[example] for example in stream.examples]
-    known = [np.array(part, np.int64) for part in parts if part is not None]
-    return np.concatenate(known) if len(known) == len(parts) else None
-
-
-def _window_features(
+def _stream_features(
     stream: Stream,
     encoded: Encoded,
     tokens: Numbers,
-    labels: Numbers | None,
-    window: tuple[int, int, int],
+    classes: Sequence[Sequence[int] | None],
     tokenizer: Tokenizer,
     *,
     size: int,
-) -> list[WordFeatures]:
-    """The features of one window; none if it has no word to read."""
-    begin, first, end = window
-    read = np.flatnonzero((tokens >= first) & (tokens < end))
-    if not len(read):
-        return []
-    parts = tokenizer.frame_ids.single
-    inside = slice(begin, begin + size)
-    text = Encoded(encoded.ids[inside], encoded.offsets[inside], encoded.words[inside])
-    row = tokenizer.frame(text, max_length=size + sum(isinstance(part, int) for part in parts))
-    is_first = np.diff(tokens[read], prepend=-1) != 0  # words that share a token are neighbours
-    leaders = read[is_first]
-    example, word = stream.owner(int(read[0]))
-    return [
-        WordFeatures(
-            rows=(row,),
+    overlap: int,
+) -> Iterator[WordFeatures]:
+    """The features of the windows of one stream that have a word to read."""
+    known = [np.array(part, np.int64) for example in stream.examples if (part := classes[example]) is not None]
+    labels = np.concatenate(known) if len(known) == len(stream.examples) else None
+    frame = tokenizer.frame_ids.single
+    for begin, first, end in token_windows(len(encoded), size=size, overlap=overlap):
+        read = np.flatnonzero((tokens >= first) & (tokens < end))
+        if not len(read):
+            continue
+        inside = slice(begin, begin + size)
+        text = Encoded(encoded.ids[inside], encoded.offsets[inside], encoded.words[inside])
+        is_first = np.diff(tokens[read], prepend=-1) != 0  # words that share a token are neighbours
+        leaders = read[is_first]
+        example, word = stream.owner(int(read[0]))
+        yield WordFeatures(
+            rows=(tokenizer.frame(text, max_length=size + sum(isinstance(part, int) for part in frame)),),
             example_index=example,
             target=None if labels is None else labels[leaders],
-            indices=tokens[leaders] - begin + parts.index("a"),
+            indices=tokens[leaders] - begin + frame.index("a"),
             start=word,
             words=read - read[0] + word,
             logit_rows=np.cumsum(is_first) - 1,
         )
-    ]

@@ -1,11 +1,8 @@
-"""The contract of a task: files -> examples -> rows, logits -> predictions -> scores. Knows tokenizers but no models.
-
-Training, evaluation and inference use the same rows. Each file of this folder with a `Config` is a family of tasks.
-"""
+"""The contract of a task: files -> examples -> rows, logits -> predictions -> scores. It knows no models."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -20,6 +17,7 @@ from bertsmith.types import Row
 
 FOLDER = "bertsmith.tasks"
 SPLITS = ("train", "dev", "test")
+Files = dict[str, list[Path]]  # by split
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +75,34 @@ class Case:
         return cls(index, example.id, example.texts, gold, prediction, float(confidence), source=example.source, **rest)
 
 
+Submit = Callable[[Sequence[Example], Sequence[Prediction]], dict[str, bytes]]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The files of a task and how they are read."""
+
+    files: Files = field(default_factory=dict)
+    read: Callable[[Path, str], Sequence[Example]] = lambda path, split: ()  # file, split
+    detected: dict[str, str] = field(default_factory=dict)  # facts detected in the files; `read` may add some
+    submit: Submit = lambda examples, predictions: {}  # the benchmark's submission files by name
+
+
 class Task:
     """Examples of up to three splits, their rows, and the decoding and scoring of predictions."""
 
     objective: str  # the objective whose head predicts: classify, regress, tag, span or choose
-    name: str  # such as glue/cola
     main_metric: str  # selects the best model; higher is better
     max_length: int = 128  # tokens of a row unless the user sets it
     length_unit: str = "tokens"  # unit of the lengths in an evaluation
     has_probabilities: ClassVar[bool] = True  # whether `Prediction.score` is a probability
     pseudo_labels: ClassVar[tuple[str, ...]] = ()  # rows of the confusion matrix that are not labels
-    detected: Mapping[str, str] = {}  # facts detected in the files, such as the column of the text
+
+    def __init__(self, name: str, dataset: Dataset | None = None) -> None:
+        self.name = name  # such as glue/cola
+        self.dataset = dataset or Dataset()
+        self.detected = self.dataset.detected
+        self._examples: dict[str, list[Example]] = {}
 
     def head_config(self) -> dict[str, Any]:
         """Settings of the objective: `{"kind": "classify", "labels": [...]}`."""
@@ -95,11 +110,26 @@ class Task:
 
     def has_split(self, split: str) -> bool:
         """Whether the task has files for a split."""
-        raise NotImplementedError
+        return split in self.dataset.files
 
     def examples(self, split: str) -> list[Example]:
         """The examples of a split in file order; a DataError with file:line for an invalid one."""
-        raise NotImplementedError
+        if split not in self._examples:
+            files = self.dataset.files
+            if split not in files:
+                given = ", ".join(f"{known} {paths[0]}" for known, paths in files.items()) or "none"
+                raise DataError(f"{self.name} has no {split} file (files: {given}): pass --{split} FILE")
+            examples = [example for path in files[split] for example in self.read(path, split)]
+            self.check(split, examples)
+            self._examples[split] = examples
+        return list(self._examples[split])
+
+    def read(self, path: Path, split: str) -> Sequence[Example]:
+        """The examples of one file."""
+        return self.dataset.read(path, split)
+
+    def check(self, split: str, examples: Sequence[Example]) -> None:
+        """Raises a DataError for an invalid label."""
 
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool = False
@@ -130,7 +160,7 @@ class Task:
 
     def submission(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, bytes]:
         """The benchmark's submission files by name; empty for user files."""
-        return {}
+        return self.dataset.submit(examples, predictions)
 
     def cases(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
         """Cases for error analysis: one per example, in tagging one per entity."""
@@ -145,6 +175,26 @@ class Task:
         raise NotImplementedError
 
 
+class LabelTask(Task):
+    """A task with labels: those of a trained model, or of train."""
+
+    label_noun: ClassVar[str] = "labels"
+    _labels: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label names in class order."""
+        if not self._labels:
+            if not self.has_split("train"):
+                noun = self.label_noun
+                raise DataError(f"{self.name}: {noun} come from a train file or a trained model: pass --train FILE")
+            self.examples("train")
+        return self._labels
+
+    def head_config(self) -> dict[str, Any]:
+        return {"kind": self.objective, "labels": list(self.labels)}
+
+
 class TaskConfig(Protocol):
     """The protocol of a task's `Config`."""
 
@@ -157,7 +207,9 @@ def truncated_examples(features: Iterable[Features]) -> set[int]:
     return {one.example_index for one in features if any(any(row.truncated) for row in one.rows)}
 
 
-def missing_split(name: str, split: str, files: Mapping[str, Path]) -> DataError:
-    """The error for a split without a file."""
-    given = ", ".join(f"{known} {path}" for known, path in files.items()) or "none"
-    return DataError(f"{name} has no {split} file (files: {given}): pass --{split} FILE")
+def gold_values(examples: Sequence[Example], problem: str) -> list[Any]:
+    """The gold labels; a DataError with the problem if one is missing."""
+    for example in examples:
+        if example.gold is None:
+            raise DataError(f"{example.source}: {problem}")
+    return [example.gold for example in examples]

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,38 +13,21 @@ from numpy.typing import NDArray
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.metrics.classification import (
-    accuracy_from_confusion,
-    confusion_matrix,
-    f1,
-    f1_from_counts,
-    label_f1_from_confusion,
-    macro_f1_from_confusion,
-    matthews_from_confusion,
-)
-from bertsmith.metrics.confidence import (
-    ConfidenceInterval,
-    bootstrap,
-    bootstrap_classification,
-    bootstrap_regression,
-    wilson,
-)
-from bertsmith.metrics.regression import batched_pearson, batched_spearman, mean_squared_error, pearson, spearman
+from bertsmith.metrics import classification, confidence, regression
+from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tasks.tables import join_names
-from bertsmith.tasks.task import Case, Example, Features, Prediction, Task, missing_split
+from bertsmith.tasks.task import Case, Dataset, Example, Features, LabelTask, Prediction, Task, gold_values
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
-Read = Callable[[Path, str], list[Example]]  # file, split
-Submit = Callable[[Sequence[Example], Sequence[Prediction]], dict[str, bytes]]
 ENCODE_BATCH = 4096  # texts per call of the tokenizer: bounds its memory
 MAX_CHOICES = 100  # of one question
 METRICS: dict[str, Callable[[NDArray[np.int64]], NDArray[np.float64]]] = {
-    "accuracy": accuracy_from_confusion,
-    "macro_f1": macro_f1_from_confusion,
-    "matthews": matthews_from_confusion,
+    "accuracy": classification.accuracy_from_confusion,
+    "macro_f1": classification.macro_f1_from_confusion,
+    "matthews": classification.matthews_from_confusion,
 }
-CORRELATIONS = {"pearson": batched_pearson, "spearman": batched_spearman}
+CORRELATIONS = {"pearson": regression.batched_pearson, "spearman": regression.batched_spearman}
 _INTEGER = re.compile(r"[+-]?\d+")
 _FEW_ROWS = 20  # with fewer rows every label may differ
 
@@ -53,39 +35,9 @@ _FEW_ROWS = 20  # with fewer rows every label may differ
 class TextTask(Task):
     """A task whose examples are one, two or more texts, with one `Features` per example."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        files: Mapping[str, Sequence[Path]],
-        read: Read,
-        detected: Mapping[str, str] | None = None,
-        submit: Submit | None = None,
-    ) -> None:
-        self.name = name
-        self.files = files
-        self.detected = {} if detected is None else detected  # `read` fills it
-        self._read = read
-        self._submit = submit
-        self._examples: dict[str, list[Example]] = {}
-
-    def has_split(self, split: str) -> bool:
-        return split in self.files
-
-    def examples(self, split: str) -> list[Example]:
-        if split not in self._examples:
-            if split not in self.files:
-                raise missing_split(self.name, split, {known: paths[0] for known, paths in self.files.items()})
-            examples = [example for path in self.files[split] for example in self._read(path, split)]
-            for example in examples if split != "test" else ():
-                if example.gold is None:
-                    raise DataError(f"{example.source}: no label, but every row of {split} needs one")
-            self._examples[split] = examples
-            self.check(split, examples)
-        return list(self._examples[split])
-
     def check(self, split: str, examples: Sequence[Example]) -> None:
-        """Raises a DataError for an invalid label."""
+        if split != "test":
+            gold_values(examples, f"no label, but every row of {split} needs one")
 
     def target(self, example: Example) -> Any:
         """The label as the objective takes it; None without one."""
@@ -104,11 +56,7 @@ class TextTask(Task):
         chosen = [index for index, target in enumerate(targets) if target is not None or not training]
         encoded = encode_texts((text for index in chosen for text in examples[index].texts), tokenizer)
         return [
-            Features(
-                rows=tuple(self.frame(examples[index], encoded, tokenizer, max_length)),
-                example_index=index,
-                target=targets[index],
-            )
+            Features(tuple(self.frame(examples[index], encoded, tokenizer, max_length)), index, targets[index])
             for index in chosen
         ]
 
@@ -127,11 +75,15 @@ class TextTask(Task):
         assert len(predictions) == len(examples), "an example has no features"
         return [predictions[index] for index in range(len(examples))]
 
-    def submission(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, bytes]:
-        return self._submit(examples, predictions) if self._submit else {}
+    def case(self, index: int, example: Example, prediction: Prediction) -> Case:
+        """The case of one example."""
+        raise NotImplementedError
+
+    def cases(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
+        return list(map(self.case, range(len(examples)), examples, predictions))
 
 
-class ClassificationTask(TextTask):
+class ClassificationTask(TextTask, LabelTask):
     """A text or a pair gets one label. Without `labels` they are those of train, sorted."""
 
     objective = "classify"
@@ -139,17 +91,14 @@ class ClassificationTask(TextTask):
     def __init__(
         self,
         name: str,
+        dataset: Dataset | None = None,
         *,
-        files: Mapping[str, Sequence[Path]],
-        read: Read,
         labels: Sequence[str] = (),
         main_metric: str = "accuracy",
         metrics: Sequence[str] = ("accuracy",),
         positive: str = "",
-        detected: Mapping[str, str] | None = None,
-        submit: Submit | None = None,
     ) -> None:
-        super().__init__(name, files=files, read=read, detected=detected, submit=submit)
+        super().__init__(name, dataset)
         self.main_metric = main_metric
         self.metrics = metrics
         self._positive = positive
@@ -158,23 +107,12 @@ class ClassificationTask(TextTask):
             self._check_settings()
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """The label names in class order."""
-        if not self._labels:
-            if not self.has_split("train"):
-                raise DataError(f"{self.name}: labels come from a train file or a trained model: pass --train FILE")
-            self.examples("train")
-        return self._labels
-
-    @property
     def positive(self) -> str:
         """The label of the F1 score: the given one, the second of two, or "" if there are more."""
         return self._positive or (self.labels[1] if len(self.labels) == 2 else "")
 
-    def head_config(self) -> dict[str, Any]:
-        return {"kind": self.objective, "labels": list(self.labels)}
-
     def check(self, split: str, examples: Sequence[Example]) -> None:
+        super().check(split, examples)
         if split == "train" and not self._labels:
             self._labels = _train_labels(self.name, examples)
             self._check_settings()
@@ -200,23 +138,22 @@ class ClassificationTask(TextTask):
         return Prediction(self.labels[best], float(probabilities[best]), {"probabilities": by_label})
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
-        table = confusion_matrix(gold_values(examples), _values(predictions), labels=self.labels).counts
+        table = classification.confusion_matrix(*_pairs(examples, predictions), labels=self.labels).counts
         return {name: float(self._metric(name)(table)) for name in self.metrics if name != "f1" or self.positive}
 
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
-        gold, predicted = gold_values(examples), _values(predictions)
+        gold, predicted = _pairs(examples, predictions)
         if self.main_metric == "accuracy":
-            return wilson(sum(a == b for a, b in zip(gold, predicted, strict=True)), len(gold))
+            return confidence.wilson(sum(a == b for a, b in zip(gold, predicted, strict=True)), len(gold))
         if self.main_metric != "f1":
-            return bootstrap_classification(gold, predicted, self._metric(self.main_metric))
+            return confidence.bootstrap_classification(gold, predicted, self._metric(self.main_metric))
         a, b = (np.array([label == self.positive for label in side]) for side in (gold, predicted))
-        return bootstrap(np.stack([a & b, b, a], axis=1), lambda sums: f1_from_counts(sums[..., :3]))
+        counts = np.stack([a & b, b, a], axis=1)
+        return confidence.bootstrap(counts, lambda sums: classification.f1_from_counts(sums[..., :3]))
 
-    def cases(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
-        return [
-            Case.of(index, example, example.gold, one.value, one.score, cell=(example.gold, one.value))
-            for index, (example, one) in enumerate(zip(examples, predictions, strict=True))
-        ]
+    def case(self, index: int, example: Example, prediction: Prediction) -> Case:
+        cell = (example.gold, prediction.value)
+        return Case.of(index, example, *cell, prediction.score, cell=cell)
 
     def confusion_labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return self.labels, self.labels
@@ -226,9 +163,9 @@ class ClassificationTask(TextTask):
         return f"always {most}", [Prediction(most)] * len(examples)
 
     def _metric(self, name: str) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
-        return (
-            partial(label_f1_from_confusion, index=self.labels.index(self.positive)) if name == "f1" else METRICS[name]
-        )
+        if name == "f1":
+            return partial(classification.label_f1_from_confusion, index=self.labels.index(self.positive))
+        return METRICS[name]
 
     def _check_settings(self) -> None:
         if self._positive and self._positive not in self._labels:
@@ -245,17 +182,9 @@ class RegressionTask(TextTask):
     has_probabilities = False
 
     def __init__(
-        self,
-        name: str,
-        *,
-        files: Mapping[str, Sequence[Path]],
-        read: Read,
-        main_metric: str = "pearson",
-        threshold: float | None = None,
-        detected: Mapping[str, str] | None = None,
-        submit: Submit | None = None,
+        self, name: str, dataset: Dataset | None = None, *, main_metric: str = "pearson", threshold: float | None = None
     ) -> None:
-        super().__init__(name, files=files, read=read, detected=detected, submit=submit)
+        super().__init__(name, dataset)
         self.main_metric = main_metric
         self.threshold = threshold
 
@@ -264,27 +193,20 @@ class RegressionTask(TextTask):
         return Prediction(number)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
-        gold, predicted = gold_values(examples), _values(predictions)
-        scores = {
-            "pearson": pearson(gold, predicted),
-            "spearman": spearman(gold, predicted),
-            "mean_squared_error": mean_squared_error(gold, predicted),
-        }
+        sides = _pairs(examples, predictions)
+        metrics = (regression.pearson, regression.spearman, regression.mean_squared_error)
+        scores = {metric.__name__: metric(*sides) for metric in metrics}
         if self.threshold is not None:
-            a, b = ([int(number >= self.threshold) for number in side] for side in (gold, predicted))
-            scores["f1"] = f1(a, b) if any(a) or any(b) else 0.0
+            a, b = ([int(number >= self.threshold) for number in side] for side in sides)
+            scores["f1"] = classification.f1(a, b) if any(a) or any(b) else 0.0
         return scores
 
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
-        return bootstrap_regression(gold_values(examples), _values(predictions), CORRELATIONS[self.main_metric])
+        return confidence.bootstrap_regression(*_pairs(examples, predictions), CORRELATIONS[self.main_metric])
 
-    def cases(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
-        cases = []
-        for index, (example, one) in enumerate(zip(examples, predictions, strict=True)):
-            error = abs(example.gold - one.value)
-            gold, value = f"{example.gold:g}", f"{one.value:.3f}"
-            cases.append(Case.of(index, example, gold, value, error, correct=error == 0))
-        return cases
+    def case(self, index: int, example: Example, prediction: Prediction) -> Case:
+        error = abs(example.gold - prediction.value)
+        return Case.of(index, example, f"{example.gold:g}", f"{prediction.value:.3f}", error, correct=error == 0)
 
     def baseline(self, examples: Sequence[Example]) -> tuple[str, list[Prediction]]:
         mean = float(np.mean([example.gold for example in examples]))
@@ -298,6 +220,7 @@ class MultipleChoiceTask(TextTask):
     main_metric = "accuracy"
 
     def check(self, split: str, examples: Sequence[Example]) -> None:
+        super().check(split, examples)
         for example in examples:
             choices = len(example.texts) - 1
             if not 2 <= choices <= MAX_CHOICES:
@@ -322,15 +245,12 @@ class MultipleChoiceTask(TextTask):
         return {"accuracy": self.interval(examples, predictions).value}
 
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
-        gold = gold_values(examples)
-        return wilson(sum(a == b.value for a, b in zip(gold, predictions, strict=True)), len(gold))
+        gold, predicted = _pairs(examples, predictions)
+        return confidence.wilson(sum(a == b for a, b in zip(gold, predicted, strict=True)), len(gold))
 
-    def cases(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
-        cases = []
-        for index, (example, one) in enumerate(zip(examples, predictions, strict=True)):
-            gold, value = (f"{choice}: {example.texts[choice + 1]}" for choice in (example.gold, one.value))
-            cases.append(Case.of(index, example, gold, value, one.score, correct=example.gold == one.value))
-        return cases
+    def case(self, index: int, example: Example, prediction: Prediction) -> Case:
+        gold, value = (f"{choice}: {example.texts[choice + 1]}" for choice in (example.gold, prediction.value))
+        return Case.of(index, example, gold, value, prediction.score, correct=example.gold == prediction.value)
 
     def baseline(self, examples: Sequence[Example]) -> tuple[str, list[Prediction]]:
         return "always the first choice", [Prediction(0)] * len(examples)
@@ -346,16 +266,10 @@ def encode_texts(texts: Iterable[str], tokenizer: Tokenizer) -> dict[str, Encode
     return encoded
 
 
-def gold_values(examples: Sequence[Example]) -> list[Any]:
-    """The gold labels; a DataError if one is missing."""
-    for example in examples:
-        if example.gold is None:
-            raise DataError(f"{example.source}: no label, so the split cannot be scored: score another split")
-    return [example.gold for example in examples]
-
-
-def _values(predictions: Sequence[Prediction]) -> list[Any]:
-    return [prediction.value for prediction in predictions]
+def _pairs(examples: Sequence[Example], predictions: Sequence[Prediction]) -> tuple[list[Any], list[Any]]:
+    """Gold and predicted values."""
+    gold = gold_values(examples, "no label, so the split cannot be scored: score another split")
+    return gold, [prediction.value for prediction in predictions]
 
 
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -2,131 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
+from bertsmith.metrics import sequence_labelling
 from bertsmith.metrics.classification import f1_from_counts, macro_f1
 from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap
-from bertsmith.metrics.sequence_labelling import (
-    Entity,
-    Scheme,
-    convert_tags,
-    entity_counts,
-    score_entities,
-    tags_to_entities,
-)
-from bertsmith.tasks.tagged_text import (
-    OUTSIDE,
-    Sentence,
-    Spans,
-    TaggingConfig,
-    Unit,
-    WordFeatures,
-    check_model_labels,
-    check_tags,
-    in_iob2,
-    labels_of_train,
-    word_features,
-    word_source,
-    word_spans,
-)
-from bertsmith.tasks.task import Case, Example, Features, Prediction, Task, missing_split
+from bertsmith.metrics.sequence_labelling import Entity, Scheme, score_entities, tags_to_entities
+from bertsmith.tasks import tagged_text
+from bertsmith.tasks.tagged_text import OUTSIDE, Sentence, Spans, TaggingConfig, Unit, WordFeatures, word_spans
+from bertsmith.tasks.task import Case, Dataset, Example, Features, LabelTask, Prediction, gold_values
 from bertsmith.tasks.text_tasks import softmax
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
-Load = Callable[[Path, str], list[Sentence]]  # file, split; tags in the scheme of the file
 Tags = list[list[str]]
 NOTHING, OTHER_BOUNDS = "nothing", "other bounds"
 
 
-class TokenClassificationTask(Task):
-    """Each word gets a tag. Without `labels` they are those of train.
+class TokenClassificationTask(LabelTask):
+    """Each word gets a tag. The labels are O, and B and I of each entity type: those of train if none are given.
 
+    `dataset.read` returns sentences with tags in the scheme of the file.
     `strict`: entities as in seqeval's strict mode, and the main metric is `macro_f1` over the types, as in KLUE-NER.
     Otherwise entities as in conlleval and the main metric is `f1`.
     """
 
     objective = "tag"
     pseudo_labels = (OTHER_BOUNDS, NOTHING)
+    label_noun = "tags"
 
     def __init__(
         self,
         name: str,
+        dataset: Dataset | None = None,
         *,
-        files: Mapping[str, Sequence[Path]],
-        load: Load,
         config: TaggingConfig,
         labels: Sequence[str] = (),
         unit: Unit = "word",
         strict: bool = False,
-        detected: dict[str, str] | None = None,
     ) -> None:
-        check_model_labels(labels or (OUTSIDE,))
-        self.name = name
-        self.files = files
+        tagged_text.check_model_labels(labels or (OUTSIDE,))
+        super().__init__(name, dataset)
         self.config = config
         self.unit: Unit = unit
-        self.strict = strict
         self.scheme: Scheme | None = "IOB2" if strict else None
         self.main_metric = "macro_f1" if strict else "f1"
         self.max_length = 512 if config.context == "document" else 128
         self.length_unit = "characters" if unit == "character" else "words"
-        self.detected: dict[str, str] = {} if detected is None else detected
-        self._load = load
         self._labels = tuple(labels)
-        self._examples: dict[str, list[Sentence]] = {}
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """O, and B and I of each entity type."""
-        if not self._labels:
-            if not self.has_split("train"):
-                raise DataError(f"{self.name}: tags come from a train file or a trained model: pass --train FILE")
-            self.examples("train")
-        return self._labels
-
-    def head_config(self) -> dict[str, Any]:
-        return {"kind": self.objective, "labels": list(self.labels)}
-
-    def has_split(self, split: str) -> bool:
-        return split in self.files
-
-    def examples(self, split: str) -> list[Example]:
-        if split not in self._examples:
-            if split not in self.files:
-                raise missing_split(self.name, split, {known: paths[0] for known, paths in self.files.items()})
-            sentences = [sentence for path in self.files[split] for sentence in self._read(path, split)]
-            if split == "train" and not self._labels:
-                self._labels = labels_of_train(sentences)
-            if any(sentence.gold is not None for sentence in sentences):
-                check_tags(sentences, self.labels)
-            self._examples[split] = sentences
-        return list(self._examples[split])
-
-    def _read(self, path: Path, split: str) -> list[Sentence]:
-        sentences = self._load(path, split)
-        for sentence in sentences:
-            if sentence.gold is None and split != "test":
-                raise DataError(f"{sentence.source}: no tags, but every sentence of {split} needs them")
+    def read(self, path: Path, split: str) -> Sequence[Example]:
+        sentences = cast(Sequence[Sentence], super().read(path, split))
+        if split != "test":
+            gold_values(sentences, f"no tags, but every sentence of {split} needs them")
         if self.config.context == "document" and not any(sentence.document for sentence in sentences):
             raise DataError(f"{path} marks no documents: set context=sentence")
-        sentences, scheme = in_iob2(sentences, self.config.scheme)
+        sentences, scheme = tagged_text.in_iob2(sentences, self.config.scheme)
         if scheme:
             self.detected[f"{split}: scheme"] = scheme
         return sentences
+
+    def check(self, split: str, examples: Sequence[Example]) -> None:
+        if split == "train" and not self._labels:
+            self._labels = tagged_text.labels_of_train(examples)
+        if any(example.gold is not None for example in examples):
+            tagged_text.check_tags(examples, self.labels)
 
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool = False
     ) -> list[Features]:
         """Windows over sentences, or over documents: then a row has words of several examples."""
         number = {label: index for index, label in enumerate(self.labels)}
-        features = word_features(
+        features = tagged_text.word_features(
             examples,
             [word_spans(example, self.unit) for example in examples],
             [None if example.gold is None else [number[tag] for tag in example.gold] for example in examples],
@@ -143,9 +97,8 @@ class TokenClassificationTask(Task):
     ) -> list[Prediction]:
         """IOB2 tags; `detail` has the entities, and as `unread` the indices of words without a token."""
         spans = [word_spans(example, self.unit) for example in examples]
-        ends = np.cumsum([len(words) for words in spans], dtype=np.int64)
-        begins = ends - np.array([len(words) for words in spans], np.int64)
-        predicted: list[str | None] = [None] * int(ends[-1] if len(ends) else 0)
+        begins = np.cumsum([0, *(len(words) for words in spans)])
+        predicted: list[str | None] = [None] * int(begins[-1])
         scores = np.zeros(len(predicted))
         for one, values in zip(features, logits, strict=True):
             assert isinstance(one, WordFeatures), "features of another task"
@@ -161,34 +114,33 @@ class TokenClassificationTask(Task):
                 before = row
         return [
             _prediction(example, words, predicted[begin:end], scores[begin:end])
-            for example, words, begin, end in zip(examples, spans, begins.tolist(), ends.tolist(), strict=True)
+            for example, words, (begin, end) in zip(examples, spans, pairwise(begins.tolist()), strict=True)
         ]
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """F1, precision and recall of entities, overall and by type, and the accuracy of tags."""
         gold, predicted = self._scored_tags(examples, predictions)
         result = score_entities(gold, predicted, scheme=self.scheme)
-        scores = {"f1": result.overall.f1, "precision": result.overall.precision, "recall": result.overall.recall}
+        metrics = ("f1", "precision", "recall")
+        scores = {metric: getattr(result.overall, metric) for metric in metrics}
         scores |= {"accuracy": result.accuracy, "macro_f1": result.macro_f1}
         if self.unit == "character":
-            flat = ([tag for sentence in side for tag in sentence] for side in (gold, predicted))
-            scores["character_macro_f1"] = macro_f1(*flat)
+            scores["character_macro_f1"] = macro_f1(*(list(chain.from_iterable(side)) for side in (gold, predicted)))
         for kind, counts in result.by_type.items():
-            scores |= {f"{metric} {kind}": getattr(counts, metric) for metric in ("f1", "precision", "recall")}
+            scores |= {f"{metric} {kind}": getattr(counts, metric) for metric in metrics}
         return scores
 
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         """By resampling sentences."""
         gold, predicted = self._scored_tags(examples, predictions)
-        if not self.strict:
-            counts = entity_counts(gold, predicted, scheme=self.scheme)
+        if self.scheme is None:
+            counts = sequence_labelling.entity_counts(gold, predicted)
             return bootstrap(counts, lambda sums: f1_from_counts(sums[..., :3]))
         types = list(score_entities(gold, predicted, scheme=self.scheme).by_type) or [""]  # no entities: the score is 0
         by_type = [_type_counts(a, b, types, self.scheme) for a, b in zip(gold, predicted, strict=True)]
 
         def mean_f1(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-            scores = f1_from_counts(sums[..., :-1].reshape(*sums.shape[:-1], len(types), 3))
-            mean: NDArray[np.float64] = scores.mean(axis=-1)
+            mean: NDArray[np.float64] = f1_from_counts(sums[..., :-1].reshape(-1, len(types), 3)).mean(axis=-1)
             return mean
 
         return bootstrap(np.array(by_type).reshape(len(by_type), -1), mean_f1)
@@ -204,11 +156,11 @@ class TokenClassificationTask(Task):
 
     def cases(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
         cases: list[Case] = []
-        gold, predicted = self._scored_tags(examples, predictions)
+        tags = self._scored_tags(examples, predictions)
         for index, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
-            a, b = (tags_to_entities(side[index], scheme=self.scheme) for side in (gold, predicted))
+            gold, predicted = (tags_to_entities(side[index], scheme=self.scheme) for side in tags)
             spans = word_spans(example, self.unit)
-            cases += _EntityCases(index, example, prediction, self._scored_words(example), spans).cases(a, b)
+            cases += _EntityCases(index, example, prediction, self._scored_words(example), spans).cases(gold, predicted)
         return cases
 
     def confusion_labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -233,13 +185,11 @@ class TokenClassificationTask(Task):
         return [word for word, span in enumerate(spans) if not example.texts[0][slice(*span)].isspace()]
 
     def _scored_tags(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> tuple[Tags, Tags]:
-        gold, predicted = [], []
-        for example, prediction in zip(examples, predictions, strict=True):
-            if example.gold is None:
-                raise DataError(f"{example.source}: no tags, so the split cannot be scored: score another split")
-            words = self._scored_words(example)
-            gold.append([example.gold[word] for word in words])
-            predicted.append([prediction.value[word] for word in words])
+        """Gold and predicted tags of the scored words."""
+        golds = gold_values(examples, "no tags, so the split cannot be scored: score another split")
+        words = [self._scored_words(example) for example in examples]
+        sides = (golds, [prediction.value for prediction in predictions])
+        gold, predicted = ([[tags[n] for n in some] for tags, some in zip(side, words, strict=True)] for side in sides)
         return gold, predicted
 
 
@@ -287,8 +237,7 @@ def _column_lines(sentence: Sentence, prediction: Prediction) -> list[str]:
     if not sentence.cells:
         return []
     separator = "\t" if "\t" in sentence.cells[0] else " "
-    scheme: Any = sentence.scheme
-    predicted = convert_tags(prediction.value, to=scheme)
+    predicted = sequence_labelling.convert_tags(prediction.value, to=sentence.scheme)
     opening = [f"{sentence.opening.rstrip()}{separator}{OUTSIDE}", ""] if sentence.opening else []
     return [*opening, *(f"{line}{separator}{tag}" for line, tag in zip(sentence.cells, predicted, strict=True)), ""]
 
@@ -318,21 +267,12 @@ class _EntityCases:
                 cases.append(self._case(near, entity, cell, reported=near is None))
         return cases
 
-    def _case(self, gold: Entity | None, predicted: Entity | None, cell: tuple[str, str], **flags: bool) -> Case:
+    def _case(self, gold: Entity | None, predicted: Entity | None, cell: tuple[str, str], **flags: Any) -> Case:
         shown = gold or predicted
         assert shown is not None
-        return Case(
-            self.index,
-            self.example.id,
-            self.example.texts[:1],
-            self._text(gold),
-            self._text(predicted),
-            self._confidence(predicted),
-            gold is not None and gold == predicted,
-            word_source(self.example, self.words[shown.start]),
-            cell,
-            **flags,
-        )
+        example = replace(self.example, source=tagged_text.word_source(self.example, self.words[shown.start]))
+        texts, confidence = (self._text(gold), self._text(predicted)), self._confidence(predicted)
+        return Case.of(self.index, example, *texts, confidence, correct=gold == predicted, cell=cell, **flags)
 
     def _span(self, entity: Entity) -> tuple[int, int]:
         return self.spans[self.words[entity.start]][0], self.spans[self.words[entity.end - 1]][1]
@@ -341,11 +281,9 @@ class _EntityCases:
         return NOTHING if entity is None else f"{entity.type}: {self.example.texts[0][slice(*self._span(entity))]}"
 
     def _confidence(self, entity: Entity | None) -> float:
-        if entity is not None:
-            for one in self.prediction.detail["entities"]:
-                if (one["start"], one["end"]) == self._span(entity):
-                    return float(one["score"])
-        return self.prediction.score
+        span = self._span(entity) if entity else None
+        found = (one["score"] for one in self.prediction.detail["entities"] if (one["start"], one["end"]) == span)
+        return float(next(found, self.prediction.score))
 
 
 def _overlap(first: Entity, second: Entity) -> bool:

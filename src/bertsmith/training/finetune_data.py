@@ -22,7 +22,7 @@ from bertsmith.data.collate import collate, rows_needed
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.nn.recurrent import BiLSTM
-from bertsmith.objectives.objective import SelectedRows, objective_class, objectives_with, pipeline_of
+from bertsmith.objectives.objective import SelectedRows, objective_class, objectives_with
 from bertsmith.tasks.task import Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.distributed import World
@@ -61,10 +61,10 @@ def build_task(settings: FinetuneConfig, labels: Sequence[str] = ()) -> Task:
     files = {split: Path(path) for split, path in settings.files.items()}
     task: Task = settings.task.build(files=files, labels=labels)
     kind = settings.head.get("kind", task.objective)
-    pipeline = pipeline_of(task.objective)
-    if pipeline_of(kind) != pipeline:
+    found, pipeline = objective_class(kind).pipeline, objective_class(task.objective).pipeline
+    if found != pipeline:
         raise ConfigError(
-            f"head.kind={kind} predicts for {pipeline_of(kind) or 'no pipeline'}; {settings.name} needs an objective "
+            f"head.kind={kind} predicts for {found or 'no pipeline'}; {settings.name} needs an objective "
             f"for {pipeline}: {', '.join(objectives_with(pipeline))}"
         )
     task.objective = kind

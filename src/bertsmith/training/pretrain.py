@@ -141,16 +141,18 @@ class PretrainRun(Run):
         unigram = self.data.unigram_loss() if self.trainer.world.is_main else None
         objectives = [part for part in self.model.objectives.values() if isinstance(part, Objective)]
         terms = [term for objective in objectives for term in objective.perplexity_terms]
-        chances = {objective.name: objective.chance_accuracy(per_token) for objective in objectives}
         given = set(self.held_out[0].labels) & set(self.config.objectives) if self.held_out else set()
+        chances = {one.name: chance for one in objectives if (chance := one.chance_accuracy(per_token)) is not None}
         chances |= {name: _majority_share([batch.labels[name] for batch in self.held_out]) for name in given}
+        losses = {one.name: one.chance_loss(chances[one.name]) for one in objectives if one.name in chances}
         return {
             **self.measured,
             **self._tune_attention(corrupted),
             **super().collect_facts(),
             "padding": 1 - float(tokens) / corrupted.input_ids.numel(),
             "rows_per_epoch": self.loader.packing.rows_per_epoch,
-            "chance": {name: chance for name, chance in chances.items() if chance is not None},
+            "chance": chances,
+            "chance_loss": {name: loss for name, loss in losses.items() if loss is not None},
             "unigram": dict.fromkeys(terms, unigram) if unigram is not None else {},
             "flops_per_token": flops_per_token(self.model, length=self.config.max_length, labels=per_token),
             "peak_flops": self.peak_flops(),

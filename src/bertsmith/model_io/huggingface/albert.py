@@ -10,26 +10,18 @@ from typing import Any
 from bertsmith.encoders import albert
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError
-from bertsmith.model_io.huggingface.family import (
-    ACTIVATIONS,
-    TASK_HEADS,
-    Family,
-    Shapes,
-    stored_positions,
-    task_modules,
-    transformer_modules,
-)
+from bertsmith.model_io.huggingface import family
 from bertsmith.model_io.untrusted_files import ConfigReader
 
 PREFIX = "albert."
-BLOCK, THEIRS = "encoder.blocks.{}.{}", f"{PREFIX}encoder.albert_layer_groups.{{}}.albert_layers.{{}}"
+BLOCK, LAYER = "encoder.blocks.{}.{}", "encoder.albert_layer_groups.{}.albert_layers.{}"
 STORED = re.compile(re.escape(PREFIX) + r"encoder\.albert_layer_groups\.(\d+)\.albert_layers\.(\d+)\.")
-TABLE, MAP = f"{PREFIX}embeddings.word_embeddings", f"{PREFIX}encoder.embedding_hidden_mapping_in"
+MAP = "encoder.embedding_hidden_mapping_in"
 INNER = ".ffn.weight"  # ends the names of the matrices that show the inner width
 MAX_LAYERS = 1024  # layers may share one block, so the weights do not show their number
 
 
-class Albert(Family):
+class Albert(family.Family):
     """Groups of layers that share their blocks."""
 
     def pooler(self, heads: Collection[str]) -> str:
@@ -41,7 +33,7 @@ class Albert(Family):
         assert isinstance(config, albert.Config)
         return config.sharing in ("all", "none") and not config.causal
 
-    def read_encoder(self, reader: ConfigReader, shapes: Shapes) -> TransformerConfig:
+    def read_encoder(self, reader: ConfigReader, shapes: family.Shapes) -> TransformerConfig:
         """See `Family.read_encoder`; groups and inner layers are checked against the weights."""
         layers, groups = reader.count("num_hidden_layers"), reader.count("num_hidden_groups", 1)
         inner = reader.count("inner_group_num", 1)
@@ -56,27 +48,21 @@ class Albert(Family):
 
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """BERT's, with ALBERT's defaults, groups and inner layers."""
-        activation = reader.text("hidden_act", "gelu_new")
         return super().settings(reader, sizes) | {
-            "embedding_width": sizes["embedding_size"],
             "dropout": reader.share("hidden_dropout_prob", 0.0),
             "attention_dropout": reader.share("attention_probs_dropout_prob", 0.0),
-            "activation": ACTIVATIONS.get(activation, activation),
+            "activation": family.read_activation(reader, "hidden_act", "gelu_new"),
             "groups": reader.count("num_hidden_groups", 1),
             "inner_layers": reader.count("inner_group_num", 1),
             "causal": False,  # transformers ignores is_decoder
         }
 
-    def check_sizes(self, sizes: Mapping[str, int], shapes: Shapes, path: Path) -> None:
+    def check_sizes(self, sizes: Mapping[str, int], shapes: family.Shapes, path: Path) -> None:
         """See `Family.check_sizes`; a group that is a half of a block has no inner width."""
         inner = next((shape for name, shape in shapes.items() if name.endswith(INNER)), ())
-        super().check_sizes(sizes, {THEIRS.format(0, 0) + INNER: inner, **shapes}, path)
-
-    def check_layers(self, sizes: Mapping[str, int], layers: int, path: Path) -> None:
-        """Nothing: `read_encoder` has checked the groups."""
+        super().check_sizes(sizes, {f"{PREFIX}{LAYER.format(0, 0)}{INNER}": inner, **shapes}, path)
 
     def dropout_key(self, name: str) -> str:
-        """See `Family.dropout_key`."""
         return "classifier_dropout_prob"
 
     def config_values(self, config: TransformerConfig) -> dict[str, Any]:
@@ -104,40 +90,31 @@ FAMILY = Albert(
         "AlbertModel": (),
         "AlbertForPreTraining": ("masked_lm", "sentence_order"),
         "AlbertForMaskedLM": ("masked_lm",),
-        "AlbertForSequenceClassification": ("classify",),  # or regress: problem_type tells
-        "AlbertForTokenClassification": ("tag",),
-        "AlbertForQuestionAnswering": ("span",),
-        "AlbertForMultipleChoice": ("choose",),
+        **family.task_architectures("Albert"),
     },
-    heads={
-        "masked_lm": "predictions.",
-        "sentence_order": "sop_classifier.",
-        **TASK_HEADS,
-    },
-    modules={
-        **{ours: theirs for ours, theirs in transformer_modules(PREFIX).items() if ".blocks." not in ours},
-        "encoder.embeddings.project": MAP,
-        f"{BLOCK}.attention.qkv": tuple(f"{THEIRS}.attention.{part}" for part in ("query", "key", "value")),
-        f"{BLOCK}.attention.output": f"{THEIRS}.attention.dense",
-        f"{BLOCK}.attention_norm": f"{THEIRS}.attention.LayerNorm",
-        f"{BLOCK}.feed_forward.expand": f"{THEIRS}.ffn",
-        f"{BLOCK}.feed_forward.contract": f"{THEIRS}.ffn_output",
-        f"{BLOCK}.feed_forward_norm": f"{THEIRS}.full_layer_layer_norm",
-        "objectives.masked_lm": "predictions",
-        "objectives.masked_lm.transform": "predictions.dense",
-        "objectives.masked_lm.norm": "predictions.LayerNorm",
+    heads={"masked_lm": "predictions.", "sentence_order": "sop_classifier.", **family.TASK_HEADS},
+    head_modules={
+        **family.lm_modules("predictions", "predictions.dense", "predictions.LayerNorm", objectives=["masked_lm"]),
         "objectives.sentence_order.classify": "sop_classifier.classifier",
-        **task_modules(),
+        **family.task_modules(),
     },
-    buffers=stored_positions(PREFIX),
-    copies=(("predictions.decoder.weight", f"{TABLE}.weight"), ("predictions.decoder.bias", "predictions.bias")),
-    size_tensors={
-        "vocab_size": (f"{TABLE}.weight", 0),
-        "embedding_size": (f"{TABLE}.weight", 1),
-        "max_position_embeddings": (f"{PREFIX}embeddings.position_embeddings.weight", 0),
-        "type_vocab_size": (f"{PREFIX}embeddings.token_type_embeddings.weight", 0),
+    copies=family.tied_decoder("predictions", PREFIX),
+    modules={
+        **{ours: theirs for ours, theirs in family.BERT_MODULES.items() if ".blocks." not in ours},
+        "encoder.embeddings.project": MAP,
+        f"{BLOCK}.attention.qkv": tuple(f"{LAYER}.attention.{part}" for part in ("query", "key", "value")),
+        f"{BLOCK}.attention.output": f"{LAYER}.attention.dense",
+        f"{BLOCK}.attention_norm": f"{LAYER}.attention.LayerNorm",
+        f"{BLOCK}.feed_forward.expand": f"{LAYER}.ffn",
+        f"{BLOCK}.feed_forward.contract": f"{LAYER}.ffn_output",
+        f"{BLOCK}.feed_forward_norm": f"{LAYER}.full_layer_layer_norm",
+    },
+    layer="",
+    size_tensors=family.BERT_SIZE_TENSORS
+    | {
+        "embedding_size": ("embeddings.word_embeddings.weight", 1),
         "hidden_size": (f"{MAP}.weight", 0),
-        "intermediate_size": (THEIRS.format(0, 0) + INNER, 0),
+        "intermediate_size": (f"{LAYER.format(0, 0)}{INNER}", 0),
     },
     defaults={"max_position_embeddings": 512, "type_vocab_size": 2, "embedding_size": 128},
 )

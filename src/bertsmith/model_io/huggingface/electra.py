@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from bertsmith.encoders import electra
 from bertsmith.encoders.transformer_encoder import TransformerConfig
-from bertsmith.model_io.huggingface.family import (
-    TASK_HEADS,
-    SummaryFamily,
-    lm_modules,
-    stored_positions,
-    task_modules,
-    transformer_modules,
-    transformer_size_tensors,
-)
+from bertsmith.model_io.huggingface import family
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.untrusted_files import ConfigReader
 from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.generator import Generator
 
-PREFIX = "electra."
-OF_ABLATIONS = ("replaced_lm.generator", "replaced_lm.copy_gate")
+LM_NAMES = ("generator_lm_head", "generator_predictions.dense", "generator_predictions.LayerNorm")
+NOT_STORED = ("replaced_token.generator", "replaced_lm.generator", "replaced_lm.copy_gate")
 
 
-class Electra(SummaryFamily):
+class Electra(family.SummaryFamily):
     """BERT's weight names except for the heads; embeddings may be narrower than the blocks."""
-
-    def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """BERT's, with the width of the embeddings."""
-        return super().settings(reader, sizes) | {"embedding_width": sizes["embedding_size"]}
 
     def read_head(self, name: str, reader: ConfigReader) -> dict[str, Any]:
         """A folder holds the discriminator without its generator."""
@@ -47,50 +34,36 @@ FAMILY = Electra(
     name="electra",
     title="ELECTRA",
     classes="Electra",
-    prefix=PREFIX,
+    prefix="electra.",
     encoder=electra.Config,
     architectures={
         "ElectraModel": (),
         "ElectraForPreTraining": ("replaced_token",),
         "ElectraForMaskedLM": ("masked_lm",),
         "ElectraForCausalLM": ("causal_lm",),
-        "ElectraForSequenceClassification": ("classify",),  # or regress: problem_type tells
-        "ElectraForTokenClassification": ("tag",),
-        "ElectraForQuestionAnswering": ("span",),
-        "ElectraForMultipleChoice": ("choose",),
+        **family.task_architectures("Electra"),
     },
     heads={
-        "masked_lm": "generator_",
-        "causal_lm": "generator_",
+        **dict.fromkeys(family.LM_HEADS, "generator_"),
         "replaced_token": "discriminator_predictions.",
-        **TASK_HEADS,
+        **family.TASK_HEADS,
     },
-    modules={
-        **transformer_modules(PREFIX),
-        "encoder.embeddings.project": "electra.embeddings_project",
-        **lm_modules("generator_lm_head", "generator_predictions.dense", "generator_predictions.LayerNorm"),
-        "objectives.replaced_lm": "generator_lm_head",
-        "objectives.replaced_lm.transform": "generator_predictions.dense",
-        "objectives.replaced_lm.norm": "generator_predictions.LayerNorm",
+    head_modules={
+        **family.lm_modules(*LM_NAMES, objectives=(*family.LM_HEADS, "replaced_lm")),
         "objectives.replaced_token.transform": "discriminator_predictions.dense",
         "objectives.replaced_token.classifier": "discriminator_predictions.dense_prediction",
-        **task_modules("classifier.out_proj"),
+        **family.task_modules("classifier.out_proj"),
     },
-    omitted=tuple(f"objectives.{part}." for part in ("replaced_token.generator", *OF_ABLATIONS)),
-    buffers=stored_positions(PREFIX),
+    omitted=tuple(f"objectives.{part}." for part in NOT_STORED),
     copies=(("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),),
     bare=("embeddings.", "embeddings_project.", "encoder."),
-    size_tensors=transformer_size_tensors(PREFIX)
+    modules=family.BERT_MODULES | {"encoder.embeddings.project": "embeddings_project"},
+    size_tensors=family.BERT_SIZE_TENSORS
     | {
-        "embedding_size": ("electra.embeddings.word_embeddings.weight", 1),
-        "hidden_size": ("electra.encoder.layer.0.intermediate.dense.weight", 1),
+        "embedding_size": ("embeddings.word_embeddings.weight", 1),
+        "hidden_size": ("encoder.layer.0.intermediate.dense.weight", 1),
     },
-    defaults={
-        "embedding_size": 128,
-        "max_position_embeddings": 512,
-        "type_vocab_size": 2,
-        "intermediate_size": 1024,
-    },
+    defaults=family.BERT_DEFAULTS | {"embedding_size": 128, "intermediate_size": 1024},
 )
 
 
@@ -107,11 +80,8 @@ def generator_model(model: Model) -> Model | None:
     width, heads, inner = generator.width, generator.heads, generator.inner
     with on_meta_device():
         encoder = replace(config, width=width, heads=heads, feed_forward=inner, pooler=False).build()
-    weights = {
-        name: value
-        for name, value in model.encoder.state_dict().items()
-        if name.startswith("embeddings.") and ".project." not in name
-    }
+    stored = model.encoder.state_dict()
+    weights = {name: stored[name] for name in stored if name.startswith("embeddings.") and ".project." not in name}
     weights |= {f"embeddings.project.{name}": value for name, value in generator.project.state_dict().items()}
     weights |= {f"blocks.{name}": value for name, value in generator.blocks.state_dict().items()}
     encoder.load_state_dict(weights, assign=True)

@@ -18,7 +18,6 @@ from torch import Tensor
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.untrusted_files import ConfigReader
-from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.objectives.objective import objective_class
 
 POOLER = "encoder.pooler"
@@ -28,7 +27,41 @@ LM_HEADS = ("masked_lm", "causal_lm")  # two objectives with the same head
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}  # aliases of transformers
 
+Names = str | tuple[str, ...]
 Shapes = Mapping[str, tuple[int, ...]]  # of the weights, by today's names in transformers
+
+TASK_HEADS = {**dict.fromkeys(("classify", "regress", "tag", "choose"), "classifier."), "span": "qa_outputs."}
+BLOCK, LAYER = "encoder.blocks.{}", "encoder.layer.{}"
+BERT_MODULES: dict[str, Names] = {
+    "encoder.embeddings.tokens": "embeddings.word_embeddings",
+    "encoder.embeddings.positions": "embeddings.position_embeddings",
+    "encoder.embeddings.segments": "embeddings.token_type_embeddings",
+    "encoder.embeddings.norm": "embeddings.LayerNorm",
+    f"{BLOCK}.attention.qkv": tuple(f"{LAYER}.attention.self.{part}" for part in ("query", "key", "value")),
+    f"{BLOCK}.attention.output": f"{LAYER}.attention.output.dense",
+    f"{BLOCK}.attention_norm": f"{LAYER}.attention.output.LayerNorm",
+    f"{BLOCK}.feed_forward.expand": f"{LAYER}.intermediate.dense",
+    f"{BLOCK}.feed_forward.contract": f"{LAYER}.output.dense",
+    f"{BLOCK}.feed_forward_norm": f"{LAYER}.output.LayerNorm",
+}
+BERT_SIZE_TENSORS = {
+    "vocab_size": ("embeddings.word_embeddings.weight", 0),
+    "hidden_size": ("embeddings.word_embeddings.weight", 1),
+    "max_position_embeddings": ("embeddings.position_embeddings.weight", 0),
+    "type_vocab_size": ("embeddings.token_type_embeddings.weight", 0),
+    "intermediate_size": ("encoder.layer.0.intermediate.dense.weight", 0),
+}
+BERT_DEFAULTS = {"max_position_embeddings": 512, "type_vocab_size": 2, "intermediate_size": 3072}
+SETTINGS = {  # sizes in a config -> settings of our encoders
+    "num_hidden_layers": "layers",
+    "hidden_size": "width",
+    "num_attention_heads": "heads",
+    "intermediate_size": "feed_forward",
+    "vocab_size": "vocab_size",
+    "max_position_embeddings": "max_positions",
+    "type_vocab_size": "segment_types",
+    "embedding_size": "embedding_width",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,21 +75,18 @@ class Family:
     prefix: str  # of the encoder's weights in a model with heads
     encoder: type[TransformerConfig]
     architectures: Mapping[str, tuple[str, ...]]  # transformers' class -> the objectives whose heads it has
-    heads: Mapping[str, str | tuple[str, ...]]  # objective -> prefix of the weights of its head
-    modules: Mapping[
-        str, str | tuple[str, ...]
-    ]  # our name -> transformers' name, or names that are stacked here; {}: a number
+    heads: Mapping[str, Names]  # objective -> prefix of the weights of its head
+    head_modules: Mapping[str, str]  # our name -> transformers' name
+    copies: tuple[tuple[str, str], ...]  # tied weights that may be stored twice: (copy, original)
     omitted: tuple[str, ...] = ()  # prefixes of our weights that folders do not hold
-    buffers: frozenset[str] = frozenset()  # constants in old folders
-    copies: tuple[tuple[str, str], ...] = ()  # tied weights that may be stored twice: (copy, original)
     interleaved: tuple[str, ...] = ()  # modules with interleaved rotary dimensions
-    bare: tuple[str, ...] = (
-        "embeddings.",
-        "encoder.",
-        "pooler.",
-    )  # prefixes of the encoder's weights in a folder without heads
-    size_tensors: Mapping[str, tuple[str, int]]  # setting -> tensor and dimension of that size
-    defaults: Mapping[str, int] = field(default_factory=dict)  # of sizes that are not in the config
+    bare: tuple[str, ...] = ("embeddings.", "encoder.", "pooler.")  # the encoder's weights in a folder without heads
+    # names of the encoder, without the prefix
+    modules: Mapping[str, Names] = field(default_factory=BERT_MODULES.copy)  # tuple: stacked here; {}: a number
+    layer: str = LAYER  # empty: layers may share weights
+    buffers: Collection[str] = ("embeddings.position_ids", "embeddings.token_type_ids")  # stored before 4.31
+    size_tensors: Mapping[str, tuple[str, int]] = field(default_factory=BERT_SIZE_TENSORS.copy)  # tensor, dimension
+    defaults: Mapping[str, int] = field(default_factory=BERT_DEFAULTS.copy)  # of sizes that are not in the config
     tensors_per_layer: int = 16
 
     def __post_init__(self) -> None:
@@ -64,74 +94,58 @@ class Family:
 
     def head_prefixes(self, heads: Iterable[str]) -> tuple[str, ...]:
         """The prefixes of the weights of these heads."""
-        prefixes = [self.heads[head] for head in heads]
-        return tuple(prefix for some in prefixes for prefix in ((some,) if isinstance(some, str) else some))
-
-    @property
-    def table(self) -> str:
-        """transformers' name of the token table."""
-        (name,) = self.transformers_names("encoder.embeddings.tokens.weight")
-        return name
+        return tuple(prefix for head in heads for prefix in _tuple(self.heads[head]))
 
     def transformers_names(self, ours: str, *, heads: Collection[str] = ()) -> tuple[str, ...]:
         """transformers' names of one weight of ours, in the order in which they are stacked.
 
         `heads`: the objectives of the model. Empty where transformers folders do not hold the weight.
         """
-        if self.omitted and ours.startswith(self.omitted):
+        if ours.startswith(self.omitted):
             return ()
         module, _, kind = ours.rpartition(".")
         general = NUMBER.sub("{}", module)
-        theirs = self.pooler(heads) if general == POOLER else self.modules[general]
-        parts = (theirs,) if isinstance(theirs, str) else theirs
+        if general == POOLER or general in self.head_modules:
+            parts: Iterable[str] = [self.pooler(heads) if general == POOLER else self.head_modules[general]]
+        else:
+            parts = [f"{self.prefix}{part}" for part in _tuple(self.modules[general])]
         return tuple(f"{part}.{kind}".format(*NUMBER.findall(module)) for part in parts)
 
-    def to_pairs(self, name: str, value: Tensor, heads: int) -> Tensor:
-        """A weight in transformers' rotary layout: where it is interleaved, rotated pairs are neighbours in a head."""
+    def convert_rotary(self, name: str, value: Tensor, heads: int, *, to_file: bool) -> Tensor:
+        """A weight in the other rotary layout, where they differ: transformers' pairs, or our halves of a head."""
         if not name.rpartition(".")[0].endswith(self.interleaved):
             return value
-        return value.view(heads, 2, -1, *value.shape[1:]).transpose(1, 2).reshape_as(value)
-
-    def to_halves(self, name: str, value: Tensor, heads: int) -> Tensor:
-        """A weight in our rotary layout, which rotates the first half of a head with its second half."""
-        if not name.rpartition(".")[0].endswith(self.interleaved):
-            return value
-        return value.view(heads, -1, 2, *value.shape[1:]).transpose(1, 2).reshape_as(value)
+        sizes = (2, -1) if to_file else (-1, 2)
+        return value.view(heads, *sizes, *value.shape[1:]).transpose(1, 2).reshape_as(value)
 
     def pooler(self, heads: Collection[str]) -> str:
         """transformers' name of the encoder's pooler in a model with these heads."""
         return f"{self.prefix}pooler.dense"
 
-    def current_name(self, name: str) -> str:
-        """Today's name in a model with heads: with the prefix, and weight and bias of layer norms."""
-        name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        return f"{self.prefix}{name}" if name.startswith(self.bare) else name
-
     def current_names(self, stored: Iterable[str], folder: object) -> dict[str, str]:
-        """Today's name -> the stored name; two stored names of one weight are a DataError."""
+        """Today's name in a model with heads -> the stored name, without constants; no weight may have two names."""
         names: dict[str, str] = {}
         for name in stored:
-            new = self.current_name(name)
+            new = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
+            new = f"{self.prefix}{new}" if new.startswith(self.bare) else new
             if new in names:
                 raise DataError(f"{folder}: {names[new]!r} and {name!r} are two names of one weight")
             names[new] = name
-        return names
+        constants = {f"{self.prefix}{name}" for name in self.buffers}
+        return {new: name for new, name in names.items() if new not in constants}
 
     def stored_heads(self, names: Iterable[str], *, causal: bool) -> set[str]:
         """The objectives whose weights are among these names, if no other objective has the same prefix."""
         known = {head: begin for head, begin in self.heads.items() if head not in LM_HEADS or head == LM_HEADS[causal]}
         owners = Counter(known.values())
         stored = tuple(names)
-        return {
-            head
-            for head, begin in known.items()
-            if owners[begin] == 1 and any(name.startswith(begin) for name in stored)
-        }
+        unique = {head: begin for head, begin in known.items() if owners[begin] == 1}
+        return {head for head, begin in unique.items() if any(name.startswith(begin) for name in stored)}
 
     def architecture_of(self, objectives: Collection[str]) -> str:
         """transformers' class for an encoder with these heads; empty where there is none."""
         wanted = {objective_class(name).transformers_head or name for name in objectives}
-        stored = {module.split(".")[1] for module in self.modules if module.startswith("objectives.")}
+        stored = {module.split(".")[1] for module in self.head_modules}
         if len(wanted) < len(objectives) or not {*objectives} <= stored:
             return ""
         return next((name for name, heads in self.architectures.items() if set(heads) == wanted), "")
@@ -149,58 +163,44 @@ class Family:
         keys = (*self.size_tensors, "num_hidden_layers", "num_attention_heads")
         sizes = {key: reader.count(key, self.defaults.get(key)) for key in keys}
         self.check_sizes(sizes, shapes, reader.path)
+        settings = self.settings(reader, sizes)
         try:
-            return self.encoder(**self.settings(reader, sizes))
+            return self.encoder(**settings)
         except ConfigError as error:
-            raise (
-                error if str(error).startswith(str(reader.path)) else ConfigError(f"{reader.path}: {error}")
-            ) from error
+            raise ConfigError(f"{reader.path}: {error}") from error
 
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """The config's values as settings of our encoder."""
         reader.require("position_embedding_type", "absolute")
-        padding, activation = reader.get("pad_token_id"), reader.text("hidden_act", "gelu")
         return {
-            "layers": sizes["num_hidden_layers"],
-            "width": sizes["hidden_size"],
-            "heads": sizes["num_attention_heads"],
-            "feed_forward": sizes["intermediate_size"],
-            "vocab_size": sizes["vocab_size"],
-            "max_positions": sizes["max_position_embeddings"],
-            "segment_types": sizes["type_vocab_size"],
+            **{SETTINGS[key]: size for key, size in sizes.items()},
             "dropout": reader.share("hidden_dropout_prob", 0.1),
             "attention_dropout": reader.share("attention_probs_dropout_prob", 0.1),
-            "activation": ACTIVATIONS.get(activation, activation),
+            "activation": read_activation(reader, "hidden_act", "gelu"),
             "layer_norm_eps": reader.share("layer_norm_eps", 1e-12),
             "initializer_range": reader.share("initializer_range", 0.02),
             "causal": reader.flag("is_decoder"),
             "pooler": True,
-            "padding_id": 0 if padding is None else reader.count("pad_token_id", least=0),
+            "padding_id": read_padding(reader, 0),
         }
 
     def check_sizes(self, sizes: Mapping[str, int], shapes: Shapes, path: Path) -> None:
         """Compares the sizes of a config with the weights."""
-        for key, (name, dimension) in self.size_tensors.items():
+        for key, (tensor, dimension) in self.size_tensors.items():
+            name = f"{self.prefix}{tensor}"
             shape = shapes.get(name)
             if shape is None or len(shape) != 2:
                 raise DataError(f"{path.parent}: the weights lack {name}, or it is not a table")
             if sizes[key] != shape[dimension]:
                 raise ConfigError(f"{path}: {key}={sizes[key]}, but the weights have {shape[dimension]} ({name})")
-        layers = self.stored_layers(shapes)
-        if layers * self.tensors_per_layer > len(shapes):  # before thousands of layers are built
-            raise DataError(f"{path.parent}: weights of its {layers:,} layers are missing")
-        self.check_layers(sizes, layers, path)
-
-    def check_layers(self, sizes: Mapping[str, int], layers: int, path: Path) -> None:
-        """Compares the number of layers of a config with the weights."""
-        claimed = sizes["num_hidden_layers"]
-        if claimed != layers:
-            raise ConfigError(f"{path}: num_hidden_layers={claimed}, but the weights have {layers} layers")
-
-    def stored_layers(self, names: Iterable[str]) -> int:
-        """The number of layers that have weights."""
-        pattern = re.compile(rf"{re.escape(self.prefix)}encoder\.layer\.(\d+)\.")
-        return len({match[1] for name in names if (match := pattern.match(name))})
+        if self.layer:
+            pattern = re.compile(re.escape(f"{self.prefix}{self.layer}.").replace(r"\{\}", r"(\d+)"))
+            layers = len({match[1] for name in shapes if (match := pattern.match(name))})
+            claimed = sizes["num_hidden_layers"]
+            if layers * self.tensors_per_layer > len(shapes):  # before thousands of layers are built
+                raise DataError(f"{path.parent}: weights of its {layers:,} layers are missing")
+            if claimed != layers:
+                raise ConfigError(f"{path}: num_hidden_layers={claimed}, but the weights have {layers} layers")
 
     def with_pooler(self, config: TransformerConfig, *, readers: Collection[str], stored: bool) -> TransformerConfig:
         """The settings with a pooler if objectives read it; `stored`: or if the weights have one."""
@@ -209,10 +209,6 @@ class Family:
     def read_head(self, name: str, reader: ConfigReader) -> dict[str, Any]:
         """Settings of a head that only this family's configs have."""
         return {}
-
-    def head_layer_config(self, name: str, config: TransformerConfig) -> LayerConfig:
-        """The layer settings of a head."""
-        return config.head_layer_config
 
     def dropout_key(self, name: str) -> str:
         """The key of a head's dropout in config.json."""
@@ -283,55 +279,44 @@ class SummaryFamily(ClassifierFamily):
         return super().config_values(config) | SUMMARY
 
 
-def transformer_modules(prefix: str) -> dict[str, str | tuple[str, ...]]:
-    """The weight names of an encoder that differs from BERT's in the prefix only."""
-    block, layer = "encoder.blocks.{}", f"{prefix}encoder.layer.{{}}"
+def _tuple(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
+
+
+def read_activation(reader: ConfigReader, key: str, default: str) -> str:
+    """Our name of an activation."""
+    name = reader.text(key, default)
+    return ACTIVATIONS.get(name, name)
+
+
+def read_padding(reader: ConfigReader, default: int) -> int:
+    """The id of padding; 0 where the config says null."""
+    return 0 if reader.get("pad_token_id", default) is None else reader.count("pad_token_id", default, least=0)
+
+
+def task_architectures(classes: str) -> dict[str, tuple[str, ...]]:
+    """transformers' classes with the heads of fine-tuning."""
     return {
-        "encoder.embeddings.tokens": f"{prefix}embeddings.word_embeddings",
-        "encoder.embeddings.positions": f"{prefix}embeddings.position_embeddings",
-        "encoder.embeddings.segments": f"{prefix}embeddings.token_type_embeddings",
-        "encoder.embeddings.norm": f"{prefix}embeddings.LayerNorm",
-        f"{block}.attention.qkv": tuple(f"{layer}.attention.self.{part}" for part in ("query", "key", "value")),
-        f"{block}.attention.output": f"{layer}.attention.output.dense",
-        f"{block}.attention_norm": f"{layer}.attention.output.LayerNorm",
-        f"{block}.feed_forward.expand": f"{layer}.intermediate.dense",
-        f"{block}.feed_forward.contract": f"{layer}.output.dense",
-        f"{block}.feed_forward_norm": f"{layer}.output.LayerNorm",
+        f"{classes}ForSequenceClassification": ("classify",),  # or regress: problem_type tells
+        f"{classes}ForTokenClassification": ("tag",),
+        f"{classes}ForQuestionAnswering": ("span",),
+        f"{classes}ForMultipleChoice": ("choose",),
     }
-
-
-# prefixes of the weights of fine-tuning heads
-TASK_HEADS = {**dict.fromkeys(("classify", "regress", "tag", "choose"), "classifier."), "span": "qa_outputs."}
 
 
 def task_modules(classifier: str = "classifier") -> dict[str, str]:
     """The weight names of fine-tuning heads; `classifier`: of the output layer for text classification."""
-    return {
-        "objectives.classify.head": classifier,
-        "objectives.regress.head": classifier,
-        "objectives.tag.head": "classifier",
-        "objectives.choose.head": "classifier",
-        "objectives.span.head": "qa_outputs",
-    }
+    theirs = {"classify": classifier, "regress": classifier, "tag": "classifier", "choose": "classifier"}
+    return {f"objectives.{name}.head": head for name, head in (theirs | {"span": "qa_outputs"}).items()}
 
 
-def lm_modules(head: str, transform: str, norm: str) -> dict[str, str]:
+def lm_modules(head: str, transform: str, norm: str, *, objectives: Iterable[str] = LM_HEADS) -> dict[str, str]:
     """The weight names of language-model heads: bias, linear layer and layer norm."""
     parts = {"": head, ".transform": transform, ".norm": norm}
-    return {f"objectives.{name}{part}": theirs for name in LM_HEADS for part, theirs in parts.items()}
+    return {f"objectives.{name}{part}": theirs for name in objectives for part, theirs in parts.items()}
 
 
-def transformer_size_tensors(prefix: str) -> dict[str, tuple[str, int]]:
-    """The tensors that show the sizes of an encoder that differs from BERT's in the prefix only."""
-    return {
-        "vocab_size": (f"{prefix}embeddings.word_embeddings.weight", 0),
-        "hidden_size": (f"{prefix}embeddings.word_embeddings.weight", 1),
-        "max_position_embeddings": (f"{prefix}embeddings.position_embeddings.weight", 0),
-        "type_vocab_size": (f"{prefix}embeddings.token_type_embeddings.weight", 0),
-        "intermediate_size": (f"{prefix}encoder.layer.0.intermediate.dense.weight", 0),
-    }
-
-
-def stored_positions(prefix: str) -> frozenset[str]:
-    """Constants that transformers stored before version 4.31."""
-    return frozenset({f"{prefix}embeddings.position_ids", f"{prefix}embeddings.token_type_ids"})
+def tied_decoder(head: str, prefix: str) -> tuple[tuple[str, str], ...]:
+    """The copies of the token table and of the bias in a language-model head."""
+    table = f"{prefix}embeddings.word_embeddings.weight"
+    return ((f"{head}.decoder.weight", table), (f"{head}.decoder.bias", f"{head}.bias"))

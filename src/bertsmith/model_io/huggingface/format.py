@@ -6,8 +6,7 @@ A `Family` knows the names and settings of one model family; this file reads and
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable
 from typing import Any, cast
 
 from torch import Tensor
@@ -19,7 +18,6 @@ from bertsmith.model_io import huggingface
 from bertsmith.model_io.huggingface.family import Family, Shapes
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.untrusted_files import ConfigReader, shown
-from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.objectives.heads import default_names
 from bertsmith.objectives.objective import FOLDER, Objective, ObjectiveConfig, objective_class
 
@@ -34,23 +32,19 @@ class TransformersFormat:
         self.prefix, self.pooler_prefix = family.prefix, f"{family.pooler(())}."
         self.copies, self.architectures = family.copies, family.architectures
         self.file_names, self.read_encoder = family.transformers_names, family.read_encoder
-        self.with_pooler = family.with_pooler
+        self.with_pooler, self.current_names = family.with_pooler, family.current_names
 
     def head_prefixes(self, heads: Iterable[str] | None = None) -> tuple[str, ...]:
         """The prefixes of the weights of these heads, or of all."""
         known = self.family.heads
         return self.family.head_prefixes([head for head in (known if heads is None else heads) if head in known])
 
-    def current_names(self, names: Iterable[str], folder: object) -> dict[str, str]:
-        """Today's weight names -> those in the files, without stored constants."""
-        found = self.family.current_names(names, folder)
-        return {name: stored for name, stored in found.items() if name not in self.family.buffers}
-
     def vocab_size(self, reader: ConfigReader, shapes: Shapes) -> int:
         """Rows of the token table."""
-        shape = shapes.get(self.family.table, ())
+        (table,) = self.file_names("encoder.embeddings.tokens.weight")
+        shape = shapes.get(table, ())
         if len(shape) != 2:
-            raise DataError(f"{reader.path.parent}: the weights lack {self.family.table}, or it is not a table")
+            raise DataError(f"{reader.path.parent}: the weights lack {table}, or it is not a table")
         return shape[0]
 
     def heads(self, reader: ConfigReader, architectures: Collection[str], names: Iterable[str]) -> list[str]:
@@ -76,15 +70,12 @@ class TransformersFormat:
             (head,) = self.file_names(f"objectives.{name}.head.weight", heads=[name])
             values["labels"] = _labels(reader, count=(shapes.get(head) or (0,))[0])
         values |= {field: reader.get(key) for field, key in kind.config_keys.items() if reader.get(key) is not None}
-        return _built(module.Config, values, reader.path)
-
-    def head_layer_config(self, name: str, config: TransformerConfig, default: LayerConfig) -> LayerConfig:
-        """See `Family.head_layer_config`."""
-        return self.family.head_layer_config(name, config)
+        config: ObjectiveConfig = reader.build(module.Config, values)
+        return config
 
     def from_file(self, name: str, value: Tensor, config: TransformerConfig) -> Tensor:
         """A weight of a file in our layout."""
-        return self.family.to_halves(name, value, config.heads)
+        return self.family.convert_rotary(name, value, config.heads, to_file=False)
 
     def config_values(self, model: Model, dtype: str) -> dict[str, Any]:
         """The values of config.json."""
@@ -115,52 +106,46 @@ class TransformersFormat:
         objectives = tuple(model.objectives)
         for ours, value in model.state_dict().items():
             names = family.transformers_names(ours, heads=objectives)
-            parts = dict(zip(names, value.chunk(len(names)), strict=True)) if names else {}
-            tensors |= {name: family.to_pairs(name, part, config.heads) for name, part in parts.items()}
+            for name, part in zip(names, value.chunk(len(names)) if names else (), strict=True):
+                tensors[name] = family.convert_rotary(name, part, config.heads, to_file=True)
         return tensors if objectives else {name.removeprefix(family.prefix): one for name, one in tensors.items()}
 
 
 def format_of(model: Model) -> TransformersFormat | None:
     """The format of a model that transformers has a class for; None where it has none for the encoder or the heads."""
     config = getattr(model.encoder, "config", None)
-    name = type(config).__module__.rpartition(".")[2]
-    if name not in huggingface.names():
+    family = huggingface.families().get(type(config).__module__.rpartition(".")[2])
+    if family is None or not family.has_class(cast(TransformerConfig, config)):
         return None
-    family, objectives = huggingface.find(name), tuple(model.objectives)
     heads = [cast(Objective, head) for head in model.objectives.values()]
-    if not family.has_class(cast(TransformerConfig, config)) or not family.architecture_of(objectives):
-        return None
-    return TransformersFormat(family) if all(head.has_transformers_head for head in heads) else None
+    known = family.architecture_of(tuple(model.objectives)) and all(head.has_transformers_head for head in heads)
+    return TransformersFormat(family) if known else None
 
 
-def format_of_config(config: Mapping[str, Any], path: Path) -> TransformersFormat:
+def format_of_config(reader: ConfigReader) -> TransformersFormat:
     """The format of a config.json; a DataError where the family or an architecture is not known here."""
-    reader, named = ConfigReader(config, path), architectures_of(config, path)
-    kind = config.get("model_type") if "model_type" in config else _type_of_classes(named)
-    family = huggingface.of_type(kind)
+    named, path = architectures_of(reader), reader.path
+    families = huggingface.families().values()
+    first = next((family for family in families if named and named[0].startswith(family.classes)), None)
+    kind = reader.get("model_type", first.model_type if first else DEFAULT_TYPE)
+    family = next((family for family in families if family.model_type == kind), None)
     if family is None or not all(name.startswith(family.classes) for name in named):
         also = f" ({', '.join(map(shown, named[:3]))})" if named else ""
-        known = family.architectures if family else [huggingface.find(name).model_type for name in huggingface.names()]
+        known = family.architectures if family else [other.model_type for other in families]
         raise DataError(f"{path} is of a {shown(kind)} model{also}; bertsmith reads {', '.join(known)}")
     reader.require("add_cross_attention", False)
     reader.require("pruned_heads", {})
-    if config.get("quantization_config"):
+    if reader.get("quantization_config"):
         raise ConfigError(f"{path}: quantization_config: quantised weights are not supported")
     return TransformersFormat(family)
 
 
-def architectures_of(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+def architectures_of(reader: ConfigReader) -> tuple[str, ...]:
     """The class names in a config.json."""
-    named = config.get("architectures") or []
+    named = reader.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-        raise ConfigError(f"{path}: architectures={shown(named)} must be a list of names")
+        raise ConfigError(f"{reader.path}: architectures={shown(named)} must be a list of names")
     return tuple(named)
-
-
-def _type_of_classes(named: Collection[str]) -> str:
-    families = map(huggingface.find, huggingface.names())
-    first = next(iter(named), "")
-    return next((family.model_type for family in families if first.startswith(family.classes)), DEFAULT_TYPE)
 
 
 def _by_problem_type(head: str, reader: ConfigReader) -> str:
@@ -205,16 +190,6 @@ def _labels(reader: ConfigReader, *, count: int) -> tuple[str, ...]:
         raise ConfigError(f"{path}: id2label must map every class index to a name")
     if len(table) != count:
         raise ConfigError(f"{path}: id2label names {len(table)} classes, but the weights have {count}")
-    missing = [number for number in range(count) if str(number) not in table]
-    if missing:
+    if missing := [number for number in range(count) if str(number) not in table]:
         raise ConfigError(f"{path}: id2label has no name for class {missing[0]}")
     return tuple(table[str(number)] for number in range(count))
-
-
-def _built(cls: Any, values: Mapping[str, Any], path: Path) -> ObjectiveConfig:
-    try:
-        made: ObjectiveConfig = registry.from_dict(cls, values)
-    except ConfigError as error:
-        text = str(error)
-        raise ConfigError(f"{path}: {text[:300] if text.isprintable() else shown(text, 300)}") from error
-    return made

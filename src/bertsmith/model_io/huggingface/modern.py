@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bertsmith.encoders import modern
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError
-from bertsmith.model_io.huggingface.family import ACTIVATIONS, Family
+from bertsmith.model_io.huggingface import family
 from bertsmith.model_io.untrusted_files import ConfigReader, shown
 
 PREFIX = "model."
-BLOCK, LAYER = "encoder.blocks.{}", f"{PREFIX}layers.{{}}"
-TABLE = f"{PREFIX}embeddings.tok_embeddings"
+TABLE = "embeddings.tok_embeddings"
+BLOCK, LAYER = "encoder.blocks.{}", "layers.{}"
 BIASES = ("attention_bias", "mlp_bias", "norm_bias")
 FULL, LOCAL = "full_attention", "sliding_attention"  # kinds of layers
 PADDING, GLOBAL_BASE, LOCAL_BASE = 50_283, 160_000.0, 10_000.0  # defaults
 
 
-class Modern(Family):
+class Modern(family.Family):
     """ModernBERT's weight names."""
 
     def has_class(self, config: TransformerConfig) -> bool:
@@ -39,29 +38,19 @@ class Modern(Family):
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """The config's values as settings of our encoder."""
         positions = reader.count("max_position_embeddings", 8192)
-        activation, padding = reader.text("hidden_activation", "gelu"), reader.get("pad_token_id", PADDING)
         return {
-            "layers": sizes["num_hidden_layers"],
-            "width": sizes["hidden_size"],
-            "heads": sizes["num_attention_heads"],
-            "feed_forward": sizes["intermediate_size"],
-            "vocab_size": sizes["vocab_size"],
+            **{family.SETTINGS[key]: size for key, size in sizes.items()},
             "max_positions": positions,
             "dropout": reader.share("embedding_dropout", 0.0),
             "attention_dropout": reader.share("attention_dropout", 0.0),
-            "activation": ACTIVATIONS.get(activation, activation),
+            "activation": family.read_activation(reader, "hidden_activation", "gelu"),
             "layer_norm_eps": reader.share("norm_eps", 1e-5),
             "initializer_range": reader.share("initializer_range", 0.02),
-            "padding_id": 0 if padding is None else reader.count("pad_token_id", PADDING, least=0),
+            "padding_id": family.read_padding(reader, PADDING),
             "rotary_base": read_rope_theta(reader, layers=sizes["num_hidden_layers"], positions=positions),
             "biases": _same(reader, BIASES),
             "depth_scaled": reader.flag("depth_scaled"),
         }
-
-    def stored_layers(self, names: Iterable[str]) -> int:
-        """See `Family.stored_layers`."""
-        pattern = re.compile(rf"{re.escape(PREFIX)}layers\.(\d+)\.")
-        return len({match[1] for name in names if (match := pattern.match(name))})
 
     def read_head(self, name: str, reader: ConfigReader) -> dict[str, Any]:
         """No settings: only one kind of MLM head is supported."""
@@ -150,26 +139,27 @@ FAMILY = Modern(
     encoder=modern.Config,
     architectures={"ModernBertModel": (), "ModernBertForMaskedLM": ("masked_lm",)},
     heads={"masked_lm": ("head.", "decoder.")},
+    head_modules=family.lm_modules("decoder", "head.dense", "head.norm", objectives=["masked_lm"]),
+    copies=(("decoder.weight", f"{PREFIX}{TABLE}.weight"),),
+    bare=("embeddings.", "layers.", "final_norm.", "pooler."),
     modules={
         "encoder.embeddings.tokens": TABLE,
-        "encoder.embeddings.norm": f"{PREFIX}embeddings.norm",
+        "encoder.embeddings.norm": "embeddings.norm",
         f"{BLOCK}.attention_norm": f"{LAYER}.attn_norm",
         f"{BLOCK}.attention.qkv": f"{LAYER}.attn.Wqkv",
         f"{BLOCK}.attention.output": f"{LAYER}.attn.Wo",
         f"{BLOCK}.feed_forward_norm": f"{LAYER}.mlp_norm",
         f"{BLOCK}.feed_forward.expand": f"{LAYER}.mlp.Wi",
         f"{BLOCK}.feed_forward.contract": f"{LAYER}.mlp.Wo",
-        f"{BLOCK}.output_norm": f"{PREFIX}final_norm",  # of the last block alone
-        "objectives.masked_lm": "decoder",
-        "objectives.masked_lm.transform": "head.dense",
-        "objectives.masked_lm.norm": "head.norm",
+        f"{BLOCK}.output_norm": "final_norm",  # of the last block alone
     },
-    copies=(("decoder.weight", f"{TABLE}.weight"),),
-    bare=("embeddings.", "layers.", "final_norm.", "pooler."),
+    layer=LAYER,
+    buffers=(),
     size_tensors={
         "vocab_size": (f"{TABLE}.weight", 0),
         "hidden_size": (f"{TABLE}.weight", 1),
-        "intermediate_size": (f"{LAYER.format(0)}.mlp.Wo.weight", 1),
+        "intermediate_size": ("layers.0.mlp.Wo.weight", 1),
     },
+    defaults={},
     tensors_per_layer=6,
 )

@@ -8,21 +8,11 @@ from typing import Any
 from bertsmith.encoders import roberta
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError
-from bertsmith.model_io.huggingface.family import (
-    TASK_HEADS,
-    ClassifierFamily,
-    lm_modules,
-    stored_positions,
-    task_modules,
-    transformer_modules,
-    transformer_size_tensors,
-)
+from bertsmith.model_io.huggingface import family
 from bertsmith.model_io.untrusted_files import ConfigReader
 
-PREFIX = "roberta."
 
-
-class Roberta(ClassifierFamily):
+class Roberta(family.ClassifierFamily):
     """BERT's weight names except for the heads; the position table has rows for padding."""
 
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -45,32 +35,18 @@ FAMILY = Roberta(
     name="roberta",
     title="RoBERTa",
     classes="Roberta",
-    prefix=PREFIX,
+    prefix="roberta.",
     encoder=roberta.Config,
     architectures={
         "RobertaModel": (),
         "RobertaForMaskedLM": ("masked_lm",),
         "RobertaForCausalLM": ("causal_lm",),
-        "RobertaForSequenceClassification": ("classify",),  # or regress: problem_type tells
-        "RobertaForTokenClassification": ("tag",),
-        "RobertaForQuestionAnswering": ("span",),
-        "RobertaForMultipleChoice": ("choose",),
+        **family.task_architectures("Roberta"),
     },
-    heads={
-        "masked_lm": "lm_head.",
-        "causal_lm": "lm_head.",
-        **TASK_HEADS,
+    heads={**dict.fromkeys(family.LM_HEADS, "lm_head."), **family.TASK_HEADS},
+    head_modules={
+        **family.lm_modules("lm_head", "lm_head.dense", "lm_head.layer_norm"),
+        **family.task_modules("classifier.out_proj"),
     },
-    modules={
-        **transformer_modules(PREFIX),
-        **lm_modules("lm_head", "lm_head.dense", "lm_head.layer_norm"),
-        **task_modules("classifier.out_proj"),
-    },
-    buffers=stored_positions(PREFIX),
-    copies=(
-        ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
-        ("lm_head.decoder.bias", "lm_head.bias"),
-    ),
-    size_tensors=transformer_size_tensors(PREFIX),
-    defaults={"max_position_embeddings": 512, "type_vocab_size": 2, "intermediate_size": 3072},
+    copies=family.tied_decoder("lm_head", "roberta."),
 )

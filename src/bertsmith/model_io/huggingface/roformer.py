@@ -10,23 +10,16 @@ import torch
 from bertsmith.encoders import roformer
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError
-from bertsmith.model_io.huggingface.family import (
-    TASK_HEADS,
-    SummaryFamily,
-    lm_modules,
-    task_modules,
-    transformer_modules,
-    transformer_size_tensors,
-)
+from bertsmith.model_io.huggingface import family
 from bertsmith.model_io.untrusted_files import ConfigReader
 from bertsmith.nn.attention import rotary_embedding
 
 PREFIX = "roformer."
-ANGLES = f"{PREFIX}encoder.embed_positions.weight"
+HEAD, ANGLES = "cls.predictions", "encoder.embed_positions.weight"
 POSITIONS = "max_position_embeddings"
 
 
-class RoFormer(SummaryFamily):
+class RoFormer(family.SummaryFamily):
     """BERT's weight names except for the heads; sines and cosines of positions are stored."""
 
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -55,12 +48,10 @@ class RoFormer(SummaryFamily):
 
     def stored_constants(self, config: TransformerConfig) -> dict[str, torch.Tensor]:
         """Sines and cosines of all positions."""
-        base = config.rope_theta
+        positions, base = torch.arange(config.max_positions), config.rope_theta
         assert base is not None
-        angles = rotary_embedding(
-            torch.arange(config.max_positions), head_width=config.width // config.heads, theta=base
-        )
-        return {ANGLES: torch.cat((angles.sin, angles.cos), -1).squeeze(1)}
+        angles = rotary_embedding(positions, head_width=config.width // config.heads, theta=base)
+        return {f"{PREFIX}{ANGLES}": torch.cat((angles.sin, angles.cos), -1).squeeze(1)}
 
 
 FAMILY = RoFormer(
@@ -73,28 +64,17 @@ FAMILY = RoFormer(
         "RoFormerModel": (),
         "RoFormerForMaskedLM": ("masked_lm",),
         "RoFormerForCausalLM": ("causal_lm",),
-        "RoFormerForSequenceClassification": ("classify",),  # or regress: problem_type tells
-        "RoFormerForTokenClassification": ("tag",),
-        "RoFormerForQuestionAnswering": ("span",),
-        "RoFormerForMultipleChoice": ("choose",),
+        **family.task_architectures("RoFormer"),
     },
-    heads={
-        "masked_lm": "cls.predictions.",
-        "causal_lm": "cls.predictions.",
-        **TASK_HEADS,
+    heads={**dict.fromkeys(family.LM_HEADS, f"{HEAD}."), **family.TASK_HEADS},
+    head_modules={
+        **family.lm_modules(HEAD, f"{HEAD}.transform.dense", f"{HEAD}.transform.LayerNorm"),
+        **family.task_modules("classifier.out_proj"),
     },
-    modules={
-        **{ours: theirs for ours, theirs in transformer_modules(PREFIX).items() if not ours.endswith(".positions")},
-        **lm_modules("cls.predictions", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
-        **task_modules("classifier.out_proj"),
-    },
-    buffers=frozenset({ANGLES}),
-    copies=(
-        ("cls.predictions.decoder.weight", f"{PREFIX}embeddings.word_embeddings.weight"),
-        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
-    ),
+    copies=family.tied_decoder(HEAD, PREFIX),
     bare=("embeddings.", "encoder."),
     interleaved=("attention.self.query", "attention.self.key"),
-    size_tensors={key: where for key, where in transformer_size_tensors(PREFIX).items() if key != POSITIONS},
-    defaults={"type_vocab_size": 2, "intermediate_size": 3072},
+    modules={ours: theirs for ours, theirs in family.BERT_MODULES.items() if not ours.endswith(".positions")},
+    buffers=(ANGLES,),
+    size_tensors={key: tensor for key, tensor in family.BERT_SIZE_TENSORS.items() if key != POSITIONS},
 )
