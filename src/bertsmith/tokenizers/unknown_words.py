@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from itertools import islice
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +34,7 @@ def unknown_words(tokenizer: Tokenizer, texts: Iterable[str], *, most_words: int
             begins = _word_begins(text, encoded)
             total += len(begins)
             is_unknown = encoded.ids == tokenizer.unknown_id
-            ends = [*begins[1:], len(encoded)]
-            for begin, end in zip(begins, ends, strict=True):
+            for begin, end in pairwise([*begins, len(encoded)]):
                 if is_unknown[begin:end].any():
                     first, last = int(encoded.offsets[begin, 0]), int(encoded.offsets[end - 1, 1])
                     unknown[text[first:last].strip()] += 1
@@ -45,8 +44,11 @@ def unknown_words(tokenizer: Tokenizer, texts: Iterable[str], *, most_words: int
 
 def _word_begins(text: str, encoded: Encoded) -> list[int]:
     """The index of the first token of each word."""
-    new = np.diff(encoded.words, prepend=-1) != 0
-    for index, begin in enumerate(encoded.offsets[:, 0].tolist()):
-        new[index] |= text[begin : begin + 1].isspace() or text[max(begin - 1, 0) : begin].isspace()
+    if not len(encoded):
+        return []
+    space = np.array([True, *map(str.isspace, text)])
+    number = np.cumsum(space[:-1] & ~space[1:])  # by character, the number of its word between white space
+    spaced = number[np.minimum(encoded.offsets[:, 1], len(text) - 1)]  # white space belongs to the word after it
+    new = (np.diff(encoded.words, prepend=-1) != 0) | (np.diff(spaced, prepend=-1) != 0)
     found: list[int] = np.flatnonzero(new).tolist()
     return found
