@@ -104,11 +104,8 @@ class Generator(nn.Module):
         ids_T = scatter_where(batch.input_ids.flatten(), index_R, used_R, sampled_R)
         unchanged_T = torch.zeros_like(ids_T, dtype=torch.bool)
         changed_T = scatter_where(unchanged_T, index_R, used_R & (sampled_R != original_R), torch.ones_like(used_R))
-        return (
-            batch.replace(input_ids=ids_T.view_as(batch.input_ids)),
-            changed_T,
-            self.masked_lm.loss_from_logits(logits_RV, batch),
-        )
+        filled = batch.replace(input_ids=ids_T.view_as(batch.input_ids))
+        return filled, changed_T, self.masked_lm.loss_from_logits(logits_RV, batch)
 
 
 class GeneratorObjective(Objective):
