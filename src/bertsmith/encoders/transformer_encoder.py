@@ -56,6 +56,7 @@ class TransformerConfig:
 
     sizes: ClassVar[Mapping[str, tuple[int, int]]] = SIZES
     min_segment_types: ClassVar[int] = 1
+    projects_embeddings: ClassVar[bool] = False  # an encoder of another width can share its embeddings
     always_projects: ClassVar[bool] = False  # embeddings, even where their width equals the model's
 
     def __post_init__(self) -> None:
