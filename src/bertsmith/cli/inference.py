@@ -78,10 +78,10 @@ def embed(
     as_json: opt.Json = False,
 ) -> None:
     """Compute text embeddings."""
-    from bertsmith.inference.text_files import EmbeddingOptions, embed_source, parse_layers
+    from bertsmith.inference.text_files import embed_source, parse_layers
     from bertsmith.reports import terminal_predictions
 
-    options = EmbeddingOptions(pooling, parse_layers(layers), combine, normalize)
+    options = {"pooling": pooling, "layers": parse_layers(layers), "combine": combine, "normalize": normalize}
     reading = opt.read_options(_one_text_per_line(file_format, source), field, encoding, errors)
     facts = embed_source(
         model, source, output, options=options, reading=reading, limit=limit, device=device, quiet=quiet or as_json

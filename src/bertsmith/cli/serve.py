@@ -58,6 +58,7 @@ def serve(
         raise BertsmithError(f"serving needs {', '.join(missing)}: pip install 'bertsmith[serve]'")
     limits = Limits(**{name: value for name, value in options.items() if hasattr(DEFAULTS, name)})
     from bertsmith.evaluation.evaluator import find_model_folder
+    from bertsmith.server.app import build
     from bertsmith.server.monitoring import Log
     from bertsmith.server.server import listen
     from bertsmith.server.server import serve as serve_models
@@ -69,5 +70,5 @@ def serve(
     named = [(name, find_model_folder(folder)) for name, folder in name_models(models)]
     log = Log(as_json=json_logs, quiet=quiet)
     with listen(host, port) as listener:
-        opened = [(name, load(folder, device=device, precision=precision)) for name, folder in named]
-        serve_models(opened, listener, limits=limits, log=log, api_key=api_key, runs=runs)
+        opened = {name: load(folder, device=device, precision=precision) for name, folder in named}
+        serve_models(build(opened, limits=limits, log=log, api_key=api_key, runs=runs), listener)
