@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertsmith.cli.options import Device, at_least
+from bertsmith.cli.options import Device, Opening, at_least, opens_model
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.server.settings import Limits
 
@@ -22,6 +22,7 @@ def seconds(purpose: str) -> Any:
 
 
 @app.command()
+@opens_model
 def serve(
     models: Annotated[
         list[str], typer.Argument(metavar="MODEL...", help="Model folders or run folders; NAME=FOLDER sets the name.")
@@ -50,6 +51,8 @@ def serve(
     write_seconds: Annotated[float, seconds("to send a response")] = DEFAULTS.write_seconds,
     idle_seconds: Annotated[float, seconds("that an idle connection is kept open")] = DEFAULTS.idle_seconds,
     drain_seconds: Annotated[float, seconds("to finish requests at shutdown")] = DEFAULTS.drain_seconds,
+    *,
+    opening: Opening,
 ) -> None:
     """Serve models over HTTP. Embeddings, labels, entities, answers, masked words, attention, and a web page."""
     options = dict(locals())
@@ -70,5 +73,5 @@ def serve(
     log = Log(as_json=json_logs, quiet=quiet)
     with listen(host, port) as listener:
         chosen: Any = precision  # the predictor checks it
-        opened = [(name, Predictor.open(folder, device=device, precision=chosen)) for name, folder in named]
+        opened = [(name, Predictor.open(folder, device=device, precision=chosen, **opening)) for name, folder in named]
         serve_models(opened, listener, limits=limits, log=log, api_key=api_key, runs=runs)

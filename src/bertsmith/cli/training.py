@@ -96,6 +96,7 @@ def finetune(
     train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.")] = None,
     dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
     data: opt.TaskData = None,
+    tokenizer: opt.Tokenizer = None,
     learning_rates: Annotated[
         str, typer.Option(metavar="A,B,...", help="Learning rates to try; the best on dev is kept.")
     ] = "",
@@ -115,7 +116,8 @@ def finetune(
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())
-    settings = make_finetune_config(task, model, opt.given(train=train, dev=dev, data=data), overrides or [])
+    changes = [*([f"tokenizer={tokenizer}"] if tokenizer else []), *(overrides or [])]
+    settings = make_finetune_config(task, model, opt.given(train=train, dev=dev, data=data), changes)
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
     if not learning_rates and seeds == 1:
         facts = run_finetuning(settings, output, resume=resume, **options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from bertsmith.errors import BertsmithError, StorageError
 from bertsmith.export.cards import export_card, model_facts
@@ -24,12 +24,9 @@ from bertsmith.export.graph import (
     require_packages,
 )
 from bertsmith.export.parity import check_parity, measure_parity
-from bertsmith.inference.forward import require_head
 from bertsmith.model_io.checksums import CHECKSUMS, checksums_file
-from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import pipeline_tag
 from bertsmith.model_io.model_folder import CARD, check_target, folder_contents, open_model
-from bertsmith.objectives.objective import Objective
 from bertsmith.system.durable import Disk, WrittenFile, partial_path
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
@@ -44,6 +41,7 @@ def export_onnx(
     head: str | None = None,
     pooling: str | None = None,
     normalize: bool = False,
+    tokenizer: str | Path | None = None,
     opset: int = DEFAULT_OPSET,
     tolerance: float = TOLERANCE,
     max_inline_bytes: int = MAX_INLINE_BYTES,
@@ -64,19 +62,18 @@ def export_onnx(
     if pooling is not None and head not in (None, VECTORS):
         raise BertsmithError(f"--pooling exports vectors and --head {head} exports logits: leave out one of them")
     without_heads = pooling is not None or head == VECTORS
-    model, tokenizer, _ = open_model(folder, objectives=() if without_heads else None)
-    if head not in (None, VECTORS):
-        model = Model(model.encoder, [cast(Objective, model.objectives[require_head(model, str(head))])])
+    chosen = {"ignore_heads": True} if without_heads else {"head": head}
+    model, words, _ = open_model(folder, tokenizer=tokenizer, **chosen)
     module = OnnxModule(model, pooling=pooling, normalize=normalize).eval()
-    contents = folder_contents(model, tokenizer, final.name, {})
+    contents = folder_contents(model, words, final.name, {})
     files = convert(module, opset=opset, max_inline_bytes=max_inline_bytes)
     partial = partial_path(final)
     if partial.exists():
         disk.remove_folder(partial)
     disk.make_folder(partial)
     try:
-        facts, written = _write_model(partial, module, tokenizer, files, tolerance=tolerance, disk=disk)
-        contents[CARD] = _card(final.name, module, tokenizer, facts)
+        facts, written = _write_model(partial, module, words, files, tolerance=tolerance, disk=disk)
+        contents[CARD] = _card(final.name, module, words, facts)
         for file, data in contents.items():
             written[file] = disk.write_file(partial / file, [data], atomic=False)
         disk.write_file(partial / CHECKSUMS, [checksums_file(written)], atomic=False)

@@ -35,6 +35,7 @@ def export_sentence_transformers(
     pooling: str = "mean",
     normalize: bool = False,
     tolerance: float = TOLERANCE,
+    tokenizer: str | Path | None = None,
     disk: Disk | None = None,
 ) -> dict[str, Any]:
     """Writes the encoder of a folder so that sentence-transformers and `bertsmith.load` compute equal embeddings.
@@ -45,15 +46,15 @@ def export_sentence_transformers(
     check_target(final, replace=False)
     if pooling not in POOLINGS:
         raise BertsmithError(f'pooling "{pooling}" does not exist: choose {", ".join(POOLINGS)}')
-    model, tokenizer, _ = open_model(folder, objectives=())
+    model, words, _ = open_model(folder, ignore_heads=True, tokenizer=tokenizer)
     if pooling == "pooled" and tanh_pooler(model.encoder) is None:
         raise BertsmithError(f"{folder} has no pooler with tanh: use pooling mean or first")
     settings, partial = SentenceSettings(pooling, normalize), partial_path(final)
     if partial.exists():
         disk.remove_folder(partial)
-    save_model(model, tokenizer, partial, disk=disk)
+    save_model(model, words, partial, disk=disk)
     try:
-        facts = _add_files(partial, final.name, model, tokenizer, settings, tolerance=tolerance, disk=disk)
+        facts = _add_files(partial, final.name, model, words, settings, tolerance=tolerance, disk=disk)
     except BaseException:
         with suppress(StorageError):
             disk.remove_folder(partial)

@@ -111,6 +111,7 @@ class FinetuneConfig:
 
     task: Annotated[Any, Registry(TASKS)]  # the task and its settings
     model: str  # model folder whose encoder is fine-tuned
+    tokenizer: str = ""  # folder of its tokenizer; empty: the model folder
     files: dict[str, str] = field(default_factory=dict)  # of the task, by split, or its folder under data
     head: dict[str, Any] = field(default_factory=dict)  # settings of the objective that the task leaves open
     dropout: float | None = None  # in the whole encoder; absent: as in the model folder
