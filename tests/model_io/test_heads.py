@@ -171,7 +171,7 @@ def test_a_head_is_chosen_by_name(tmp_path: Path) -> None:
     path = foreign(tmp_path / "m", SETTINGS["classes"])
     change_config(path, architectures=["MyParser"])
     assert list(open_model(path, head="tag")[0].objectives) == ["tag"]
-    with pytest.raises(BertsmithError, match=r"qa_outputs.*--head NAME reads another head"):
+    with pytest.raises(BertsmithError, match=r"qa_outputs.*has no head span: --head NAME reads another"):
         open_model(path, head="span")
     with pytest.raises(BertsmithError, match="--head tag and --ignore-heads exclude each other"):
         open_model(path, head="tag", ignore_heads=True)

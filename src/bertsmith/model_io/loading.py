@@ -187,8 +187,12 @@ class Loader:
         used = [name for names in stored.values() for name in names]
         missing = sorted(set(used) - set(self.names)) or [ours for ours, names in stored.items() if not names]
         if missing:
-            head = missing[-1].startswith((*self.format.head_prefixes(), HEADS))
-            hint = "; --head NAME reads another head, --ignore-heads the encoder alone" if head else ""
+            owners = [head for head in heads if missing[-1].startswith((*self.format.head_prefixes([head]), HEADS))]
+            hint = (
+                f"; the folder has no head {owners[0]}: --head NAME reads another, --ignore-heads none"
+                if owners
+                else ""
+            )
             raise DataError(f"{self.folder}: weights are missing: {_listed(missing)}{hint}")
         self._check_unused(set(self.names) - set(used), new=new, strict=strict)
         for ours, names in stored.items():
