@@ -171,7 +171,7 @@ def _nsmc(trial: Trial, output: Path) -> Trial:
 def _ours(work: Work) -> dict[str, Any]:
     """As `bertsmith ablate` does."""
     manner, cell = work.manner, work.cell
-    cell.run({}, learning_rates=manner.rates, seeds=manner.seeds, device=manner.device, quiet=manner.quiet)
+    cell.run(learning_rates=manner.rates, seeds=manner.seeds, device=manner.device, quiet=manner.quiet)
     found = read_checksummed_json(cell.folder / CELL)["result"]
     runs = [{"rate": run["learning_rate"], "seed": run["seed"], "scores": run["scores"]} for run in found["runs"]]
     return _told(work.one.name, work.task, "bertsmith", found["main"], runs)

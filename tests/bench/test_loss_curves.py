@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from model_fixtures import random_batch
 
 from bertsmith.nn import attention
 
@@ -135,11 +136,8 @@ def test_a_plain_way_has_torchs_attention_alone() -> None:
     with plain():
         assert attention.choose_kernel(**usual, dense=False, return_attentions=False) == "masked"  # type: ignore[arg-type]
         assert attention.choose_kernel(**usual, dense=True, return_attentions=False) == "dense"  # type: ignore[arg-type]
-        document = torch.tensor([[1, 1, 2, 0]])
-        asked = {"max_seqlen": 2, "dense": False, "causal": False, "dtype": torch.float32, "head_width": 64}
-        bounds = torch.tensor([0, 2, 3, 4], dtype=torch.int32)
-        context = attention.make_attention_context(
-            document, bounds, **asked, dropout=0.0, equal_length_runs=((1, 2), (2, 1))
-        )  # type: ignore[arg-type]
+        batch = random_batch([4, 3], length=8, pack=True).replace(equal_length_runs=((1, 4), (1, 3)))
+        shape = attention.AttentionShape(heads=1, head_width=64, dropout=0.0, causal=False)
+        context = attention.make_attention_context(batch, shape, dtype=torch.float32, training=True)
         assert context.kernel == "masked"
     assert attention.choose_kernel is chosen

@@ -14,7 +14,7 @@ from bertsmith.encoders import modern
 from bertsmith.model_io.model import Model
 from bertsmith.nn import attention
 from bertsmith.nn.activations import get_activation
-from bertsmith.nn.attention import Attention, AttentionContext, make_attention_context, rotary_embedding
+from bertsmith.nn.attention import Attention, AttentionContext, AttentionShape, make_attention_context, rotary_embedding
 from bertsmith.nn.dropout import Dropout
 from bertsmith.nn.fp8 import enable_fp8
 from bertsmith.objectives import masked_lm
@@ -142,15 +142,12 @@ def test_dropout_is_a_function_of_the_seed_and_unbiased() -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_only_training_in_half_precision_uses_the_triton_kernel(dropout: float) -> None:
-    document, cu_seqlens = (
-        torch.ones(2, 64, dtype=torch.int32, device="cuda"),
-        torch.tensor([0, 64, 128], device="cuda"),
-    )
-    how = {"max_seqlen": 64, "dense": False, "causal": False, "head_width": 64, "dropout": dropout}
-    assert make_attention_context(document, cu_seqlens, dtype=torch.bfloat16, **how).kernel == "triton"  # type: ignore[arg-type]
+    batch = random_batch([60, 60], length=64).to("cuda")
+    shape = AttentionShape(heads=4, head_width=64, dropout=dropout, causal=False)
+    assert make_attention_context(batch, shape, dtype=torch.bfloat16, training=True).kernel == "triton"
     with torch.no_grad():
-        assert make_attention_context(document, cu_seqlens, dtype=torch.bfloat16, **how).kernel != "triton"  # type: ignore[arg-type]
-    assert make_attention_context(document, cu_seqlens, dtype=torch.float32, **how).kernel != "triton"  # type: ignore[arg-type]
+        assert make_attention_context(batch, shape, dtype=torch.bfloat16, training=True).kernel != "triton"
+    assert make_attention_context(batch, shape, dtype=torch.float32, training=True).kernel != "triton"
 
 
 def test_compiled_gelu_and_dropout() -> None:

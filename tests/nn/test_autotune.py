@@ -11,9 +11,9 @@ from model_fixtures import VOCABULARY, pretraining_model, random_batch
 
 from bertsmith.encoders import albert, modern
 from bertsmith.model_io.model import Model
-from bertsmith.nn import attention, autotune
-from bertsmith.nn.attention import choose_kernel
-from bertsmith.nn.autotune import ROUNDS, AttentionShape, Times, find_fp8_block, fp8_is_faster, time_fp8, tune_attention
+from bertsmith.nn import attention
+from bertsmith.nn.attention import AttentionShape, choose_kernel
+from bertsmith.nn.autotune import ROUNDS, Times, find_fp8_block, fp8_is_faster, time_fp8, tune_attention
 from bertsmith.nn.transformer import Block, PreNormBlock
 from bertsmith.objectives import masked_lm
 
@@ -41,7 +41,7 @@ def reset_disabled_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def tuned(monkeypatch: pytest.MonkeyPatch, *taken: float | None) -> Times:
     """`tune_attention` where training would use the eager kernel; the clock reports these seconds, None: failure."""
-    monkeypatch.setattr(autotune, "choose_kernel", lambda requires_grad, **_: "eager" if requires_grad else "masked")
+    monkeypatch.setattr(attention, "choose_kernel", lambda requires_grad, **_: "eager" if requires_grad else "masked")
     times = iter(taken)
 
     def clock(run: Callable[[], object]) -> float:

@@ -234,7 +234,7 @@ def test_a_study_may_combine_tables_of_the_paper() -> None:
     assert one.scores["ltr"][sst2] == 92.1
     assert one.source == "P-BERT Table 5, P-BERT Table 6"
     assert scores_for(["mine"], [mrpc]).scores == {}
-    assert both.metrics[mrpc] == "accuracy"
+    assert published.METRICS[mrpc] == "accuracy"
 
 
 def test_the_papers_rows_are_our_recipes() -> None:

@@ -14,8 +14,7 @@ from tasks.samples import SAMPLES, written
 from bertsmith.tasks import conll
 from bertsmith.tasks.task import Features
 from bertsmith.tasks.token_classification import TokenClassificationTask
-from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.tokenizers.wordpiece import WordPiece
+from bertsmith.tokenizers.tokenizer import Tokenizer, load
 
 DATA = Path(os.environ.get("BERTSMITH_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 OPENING = "-DOCSTART- -X- O O\n\n"
@@ -29,7 +28,7 @@ def vocabulary(folder: Path, characters: str) -> Tokenizer:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces, *(f"##{piece}" for piece in pieces)]
     written(folder / "vocab.txt", "".join(f"{token}\n" for token in tokens))
     written(folder / "tokenizer_config.json", '{"tokenizer_class": "BertTokenizer", "do_lower_case": false}')
-    return WordPiece.read(folder)
+    return load(folder)
 
 
 def perfect(task: TokenClassificationTask, asked: list[Features]) -> list[NDArray[np.float32]]:
@@ -116,7 +115,7 @@ def test_documents_of_conll2003(tmp_path: Path) -> None:
     written(tmp_path / "tokenizer_config.json", '{"tokenizer_class": "BertTokenizer", "do_lower_case": false}')
     task = conll.Config(name="conll2003", context="document").build(files={"data": folder})
     examples = task.examples("dev")
-    asked = task.rows(examples, WordPiece.read(tmp_path), max_length=512)
+    asked = task.rows(examples, load(tmp_path), max_length=512)
     assert len(asked) == 267  # 216 documents, some of them longer than a row
     assert sum(len(one.target) for one in asked) == 51_362
     predictions = task.decode(examples, asked, perfect(task, asked))

@@ -15,7 +15,7 @@ from tokenizers import normalizers, pre_tokenizers
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers import training
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.tokenizers.unigram import SPECIALS, Config, Rules, Splitter, Unigram
+from bertsmith.tokenizers.unigram import SPECIALS, Config, Splitter, Unigram
 
 ENGLISH = (
     "The smith's hammer rang 1,000 times, then 2,000 times. A cold-forged blade (of iron) cost £40.50 in 1842, not in "
@@ -59,7 +59,7 @@ def test_plain_words_are_split_as_by_the_real_rules() -> None:
     """The short cut for ASCII and Hangul gives what normalizer and UnicodeScripts give."""
     draw = random.Random(3)
     for lowercase in (True, False):
-        split = Splitter(Rules(lowercase=lowercase, strip_accents=False, split_digit_comma=False))
+        split = Splitter(lowercase=lowercase, strip_accents=False, split_digit_comma=False)
         steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
         real = normalizers.Sequence(steps + [normalizers.Lowercase()] * lowercase)
         for _ in range(2000):
@@ -69,7 +69,7 @@ def test_plain_words_are_split_as_by_the_real_rules() -> None:
 
 
 def test_spaces_before_symbols_stand_alone() -> None:
-    split = Splitter(Rules(symbols="(-"))
+    split = Splitter(symbols="(-")
     assert split("(a-b") == ["▁", "(", "a", "-", "b"]
     assert split("1,000,") == ["▁1", ",000", ","]
     assert split("Ça") == ["▁ca"]

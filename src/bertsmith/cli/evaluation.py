@@ -45,7 +45,7 @@ def evaluate(
         raise BertsmithError("pass only one of --data, --dev and --file: each names the examples")
     if dev and split != "dev":
         raise BertsmithError(f"--dev names the examples of dev: with --split {split} pass --file FILE")
-    finetuned = evaluator.finetune_config_of(evaluator.find_model_folder(model))
+    finetuned = evaluator.finetune_config_of(model)
     files = evaluator.evaluation_files(finetuned, opt.given(**{"data": data, split: dev or file}), split=split)
     settings = evaluator.make_evaluation_config(finetuned, task, overrides or [])
     result = evaluate_with(settings, model, files, split, device, quiet=quiet or as_json, **opening)
@@ -76,7 +76,7 @@ def predict(
 
     if output:
         check_output(output)
-    finetuned = evaluator.finetune_config_of(evaluator.find_model_folder(model))
+    finetuned = evaluator.finetune_config_of(model)
     settings = evaluator.make_evaluation_config(finetuned, task, overrides or [])
     opened = evaluator.open_evaluator(settings, model, {"test": file}, device=device, **opening)
     rows = prediction_rows(opened, quiet=quiet or as_json)

@@ -14,6 +14,10 @@ from typing import Annotated, Any
 import typer
 
 
+def option(name: str, help: str, metavar: str | None = None) -> Any:
+    return typer.Option(name, help=help, metavar=metavar)
+
+
 def output(metavar: str, help: str) -> Any:
     return typer.Option("--output", "-o", metavar=metavar, help=help)
 
@@ -33,26 +37,22 @@ FORMAT_HELP = "auto, blank (lines between documents), line, file, wiki, jsonl, c
 FileFormat = Annotated[str, typer.Option("--format", help=FORMAT_HELP)]
 Field = Annotated[str, typer.Option(help="Column or key of the text in jsonl, csv, tsv and parquet.")]
 Encoding = Annotated[str, typer.Option(help="Character encoding of text files, e.g. utf-8 or cp949.")]
-DecodingErrors = Annotated[
-    str, typer.Option("--errors", help="Bytes that cannot be decoded: strict (an error), replace or ignore.")
-]
+DECODING_HELP = "Bytes that cannot be decoded: strict (an error), replace or ignore."
+DecodingErrors = Annotated[str, typer.Option("--errors", help=DECODING_HELP)]
 Workers = Annotated[int | None, at_least(1, "Processes; default: one per core.")]
 Limit = Annotated[int | None, at_least(1, "Read only the first N documents.")]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, from bertsmith or transformers.")]
 RECIPE_HELP = "A name such as bert/base, or the path of a recipe.json or .toml file."
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help=RECIPE_HELP)]
 Overrides = Annotated[list[str] | None, overrides("encoder.layers=4 steps=1000")]
-TaskName = Annotated[
-    str, typer.Option("--task", "-t", metavar="TASK", help="Task, e.g. glue/cola, squad/1.1, classification, tagging.")
-]
+TASK_HELP = "Task, e.g. glue/cola, squad/1.1, classification, tagging."
+TaskName = Annotated[str, typer.Option("--task", "-t", metavar="TASK", help=TASK_HELP)]
 Data = Annotated[Path, typer.Option("--data", "-d", metavar="DIR", help="Shards written by `bertsmith prepare`.")]
-TaskData = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="Folder of the benchmark, instead of single files.")
-]
+TaskData = Annotated[Path | None, option("--data", "Folder of the benchmark, instead of single files.", "DIR")]
 Seeds = Annotated[int, at_least(1, "Runs per learning rate, each with another seed.")]
 Jobs = Annotated[int, at_least(1, "Runs in parallel, on a GPU with enough memory.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on stdout.")]
+Json = Annotated[bool, option("--json", "Print the result as one JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 
 
@@ -118,6 +118,14 @@ def read_options(file_format: str, field: str, encoding: str, errors: str) -> An
 
     values = {"format": file_format, "field": field, "encoding": encoding, "errors": errors}
     return config.from_dict(ReadOptions, values)
+
+
+def reading(
+    file_format: str, field: str, encoding: str, errors: str, workers: int | None, limit: int | None, quiet: bool
+) -> dict[str, Any]:
+    """The arguments of functions that read a corpus in several processes."""
+    options = read_options(file_format, field, encoding, errors)
+    return {"read_options": options, "workers": workers, "limit": limit, "quiet": quiet}
 
 
 def given(**values: Any) -> dict[str, Any]:

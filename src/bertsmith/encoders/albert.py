@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from bertsmith.encoders.transformer_encoder import SIZES, TransformerConfig, TransformerEncoder
 from bertsmith.errors import ConfigError
-from bertsmith.nn.attention import Attention, AttentionContext
+from bertsmith.nn.attention import AttentionContext
 from bertsmith.nn.fp8 import LazyNorm
-from bertsmith.nn.transformer import Block, FeedForward
+from bertsmith.nn.transformer import Block
 
 Content = Literal["both", "attention", "feed_forward"]
 Owner = tuple[Content, str, int]  # of a block: its sub-layers; "group" or "layer", and the number of that
@@ -36,6 +36,7 @@ class Config(TransformerConfig):
     groups: int = 1  # of consecutive layers; layers share within a group
     inner_layers: int = 1  # consecutive blocks in a layer, each with weights of its own
 
+    always_projects: ClassVar[bool] = True
     sizes: ClassVar[Mapping[str, tuple[int, int]]] = {**SIZES, "xlarge": (24, 2048), "xxlarge": (12, 4096)}
 
     def __post_init__(self) -> None:
@@ -55,11 +56,6 @@ class Config(TransformerConfig):
         config = super().size(name, vocab_size=vocab_size)
         return replace(config, heads=16) if name == "xlarge" else config  # head width 128
 
-    @property
-    def projects(self) -> bool:
-        """Embeddings are projected even where their width equals the model's."""
-        return True
-
     def group_of(self, layer: int) -> int:
         """The group of a layer, both counted from 0 (albert: modeling.py)."""
         return int(layer / (self.layers / self.groups))
@@ -76,19 +72,11 @@ class Config(TransformerConfig):
 
     def make_block_with(self, content: Content) -> Block:
         """A block with both sub-layers, or with one of them."""
-        if content == "both":
-            return self.make_block()
-        width, dropout, lower = self.width, self.attention_dropout, content == "attention"
-        return Block(
-            attention=Attention(width=width, heads=self.heads, dropout=dropout) if lower else None,
-            feed_forward=None if lower else FeedForward(width=width, inner=self.inner, layer_config=self.layer_config),
-            width=width,
-            layer_config=self.layer_config,
-            dropout=self.dropout,
-        )
+        attention = None if content == "feed_forward" else self.make_attention()
+        feed_forward = None if content == "attention" else self.make_feed_forward()
+        return Block(attention, feed_forward, width=self.width, layer_config=self.layer_config)
 
     def build(self) -> ALBERT:
-        """The encoder with new weights."""
         return ALBERT(self)
 
 

@@ -12,7 +12,6 @@ class Config(TransformerConfig):
     """BERT-base by default."""
 
     def build(self) -> BERT:
-        """The encoder with new weights."""
         return BERT(self)
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
-from torch import nn
 
 from bertsmith.encoders.transformer_encoder import SIZES, TransformerConfig, TransformerEncoder
 from bertsmith.errors import ConfigError
-from bertsmith.nn.attention import Attention
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import Block, FeedForward, GatedFeedForward, PreNormBlock
 
@@ -77,32 +75,19 @@ class Config(TransformerConfig):
     def rope_theta(self) -> float | None:
         return self.rotary_base if self.rotary else None
 
+    def make_feed_forward(self) -> FeedForward:
+        kind = GatedFeedForward if self.gated else FeedForward
+        return kind(width=self.width, inner=self.inner, layer_config=self.layer_config)
+
     def make_layer(self, layer: int) -> Block | PreNormBlock:
         """The block of a layer, counted from 0; the first has no attention norm: its input is normalised."""
-        layer_config, width = self.layer_config, self.width
-        attention = Attention(width=width, heads=self.heads, dropout=self.attention_dropout, biases=self.biases)
-        feed_forward = (GatedFeedForward if self.gated else FeedForward)(
-            width=width, inner=self.inner, layer_config=layer_config
-        )
+        attention, feed_forward = self.make_attention(), self.make_feed_forward()
+        shape: dict[str, Any] = {"width": self.width, "layer_config": self.layer_config}
         if self.norm == "after":
-            return Block(
-                attention=attention,
-                feed_forward=feed_forward,
-                width=width,
-                layer_config=layer_config,
-                dropout=self.dropout,
-            )
-        return PreNormBlock(
-            attention=attention,
-            feed_forward=feed_forward,
-            width=width,
-            layer_config=layer_config,
-            first=layer == 0,
-            last=layer == self.layers - 1,
-        )
+            return Block(attention, feed_forward, **shape)
+        return PreNormBlock(attention, feed_forward, **shape, first=layer == 0, last=layer == self.layers - 1)
 
     def build(self) -> Modern:
-        """The encoder with new weights."""
         return Modern(self)
 
 
@@ -118,7 +103,3 @@ class Modern(TransformerEncoder):
                 if name.endswith(("attention.output.weight", "feed_forward.contract.weight")):
                     with torch.no_grad():
                         weight.div_(math.sqrt(2 * config.layers))
-
-    def make_blocks(self) -> nn.ModuleList:
-        """One block per layer."""
-        return nn.ModuleList(self.config.make_layer(layer) for layer in range(self.layers))

@@ -36,7 +36,6 @@ class Config(TransformerConfig):
         return Pooler(self.width, dropout=self.pooler_dropout)
 
     def build(self) -> RoBERTa:
-        """The encoder with new weights."""
         return RoBERTa(self)
 
 

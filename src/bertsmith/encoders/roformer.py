@@ -27,7 +27,6 @@ class Config(TransformerConfig):
         return Pooler(self.width, activation=self.activation, dropout=self.pooler_dropout)
 
     def build(self) -> RoFormer:
-        """The encoder with new weights."""
         return RoFormer(self)
 
 

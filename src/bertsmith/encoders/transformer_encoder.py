@@ -7,7 +7,7 @@ is not an encoder itself. T flat tokens, R selected tokens, N texts, E width of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from bertsmith.config import did_you_mean
 from bertsmith.encoders.encoder import Encoder, select_tokens
 from bertsmith.errors import ConfigError
-from bertsmith.nn.attention import AttentionContext, make_attention_context, rotary_embedding
-from bertsmith.nn.autotune import AttentionShape
+from bertsmith.nn.attention import Attention, AttentionContext, AttentionShape, make_attention_context
 from bertsmith.nn.fp8 import LazyNorm, materialize
 from bertsmith.nn.layer_config import LayerConfig
-from bertsmith.nn.transformer import Block, Embeddings, Pooler, make_block
+from bertsmith.nn.transformer import Block, Embeddings, FeedForward, Pooler
 from bertsmith.types import Batch, Encoding
 
 HEAD_WIDTH = 64  # of every published size
@@ -57,6 +56,8 @@ class TransformerConfig:
 
     sizes: ClassVar[Mapping[str, tuple[int, int]]] = SIZES
     min_segment_types: ClassVar[int] = 1
+    projects_embeddings: ClassVar[bool] = False  # an encoder of another width can share its embeddings
+    always_projects: ClassVar[bool] = False  # embeddings, even where their width equals the model's
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "vocab_size", "max_positions", "inner", "embedding_width"):
@@ -109,11 +110,6 @@ class TransformerConfig:
         return self.width
 
     @property
-    def projects(self) -> bool:
-        """Whether the embeddings are projected."""
-        return self.embedding_width != self.width
-
-    @property
     def head_layer_config(self) -> LayerConfig:
         """The settings of heads over this encoder."""
         return self.layer_config
@@ -131,9 +127,17 @@ class TransformerConfig:
     def make_pooler(self) -> Pooler:
         return Pooler(self.width)
 
-    def make_block(self) -> Block:
-        """A new block."""
-        return make_block(width=self.width, heads=self.heads, inner=self.inner, layer_config=self.layer_config)
+    def make_attention(self) -> Attention:
+        dropout, biases = self.attention_dropout, self.layer_config.biases
+        return Attention(width=self.width, heads=self.heads, dropout=dropout, biases=biases)
+
+    def make_feed_forward(self) -> FeedForward:
+        return FeedForward(width=self.width, inner=self.inner, layer_config=self.layer_config)
+
+    def make_layer(self, layer: int) -> nn.Module:
+        """The block of a layer, counted from 0."""
+        attention, feed_forward = self.make_attention(), self.make_feed_forward()
+        return Block(attention, feed_forward, width=self.width, layer_config=self.layer_config)
 
     def build(self) -> TransformerEncoder:
         """The encoder with new weights."""
@@ -152,17 +156,18 @@ class TransformerEncoder(Encoder):
         self.max_positions, self.segment_types = config.max_positions, config.segment_types
         self.has_pooler, self.layer_config = config.pooler, config.head_layer_config
         self.direction = "forward" if config.causal else "both"
-        embedding_width = config.embedding_width
+        self.attention_shape = AttentionShape(
+            config.heads, config.width // config.heads, config.attention_dropout, config.causal
+        )
+        width = config.embedding_width
         self.embeddings = Embeddings(
-            nn.Embedding(config.vocab_size, embedding_width, padding_idx=config.padding_id),
-            nn.Embedding(config.first_position + config.max_positions, embedding_width)
-            if config.rope_theta is None
-            else None,
-            nn.Embedding(config.segment_types, embedding_width) if config.segment_types else None,
-            norm=config.layer_config.layer_norm(embedding_width),
+            nn.Embedding(config.vocab_size, width, padding_idx=config.padding_id),
+            nn.Embedding(config.first_position + config.max_positions, width) if config.rope_theta is None else None,
+            nn.Embedding(config.segment_types, width) if config.segment_types else None,
+            norm=config.layer_config.layer_norm(width),
             dropout=config.dropout,
             first_position=config.first_position,
-            project=nn.Linear(embedding_width, self.width) if config.projects else None,
+            project=nn.Linear(width, self.width) if config.always_projects or width != self.width else None,
         )
         self.blocks = self.make_blocks()
         self.pooler = config.make_pooler() if config.pooler else None
@@ -170,7 +175,7 @@ class TransformerEncoder(Encoder):
 
     def make_blocks(self) -> nn.ModuleList:
         """One block per layer."""
-        return nn.ModuleList(self.config.make_block() for _ in range(self.layers))
+        return nn.ModuleList(self.config.make_layer(layer) for layer in range(self.layers))
 
     def run_layer(
         self, layer: int, x: Tensor | LazyNorm, context: AttentionContext, indices: Tensor | None
@@ -180,7 +185,6 @@ class TransformerEncoder(Encoder):
         return output
 
     def embed(self, batch: Batch) -> Tensor:
-        """See `Encoder.embed`."""
         segments_T = batch.segment_ids.flatten()
         if self.segment_types == 1:  # the tokenizer may count two
             segments_T = torch.zeros_like(segments_T)
@@ -197,7 +201,6 @@ class TransformerEncoder(Encoder):
         return_layers: bool = False,
         return_attentions: bool = False,
     ) -> Encoding:
-        """See `Encoder.forward`."""
         self.check(batch)
         selection = select_tokens(batch, None if return_layers else indices, pool=pool and self.has_pooler)
         context = self._attention_context(batch, return_attentions=return_attentions)
@@ -232,28 +235,7 @@ class TransformerEncoder(Encoder):
         """The token table [V, E]."""
         return self.embeddings.tokens.weight
 
-    @property
-    def attention_shape(self) -> AttentionShape:
-        """For the choice of an attention kernel."""
-        config = self.config
-        return AttentionShape(config.heads, config.width // config.heads, config.attention_dropout, config.causal)
-
     def _attention_context(self, batch: Batch, *, return_attentions: bool) -> AttentionContext:
-        head_width, theta = self.width // self.config.heads, self.config.rope_theta
-        context = make_attention_context(
-            batch.document_ids,
-            batch.cu_seqlens,
-            max_seqlen=batch.max_seqlen,
-            dense=batch.dense,
-            causal=self.config.causal,
-            dtype=self.token_embeddings.dtype,
-            head_width=head_width,
-            dropout=self.config.attention_dropout if self.training else 0.0,
-            return_attentions=return_attentions,
-            equal_length_runs=batch.equal_length_runs,
-        )
-        if theta is None:
-            return context
-        return replace(
-            context, rotary=rotary_embedding(batch.position_ids.flatten(), head_width=head_width, theta=theta)
-        )
+        shape, dtype, theta = self.attention_shape, self.token_embeddings.dtype, self.config.rope_theta
+        how: dict[str, Any] = {"training": self.training, "return_attentions": return_attentions, "rope_theta": theta}
+        return make_attention_context(batch, shape, dtype=dtype, **how)

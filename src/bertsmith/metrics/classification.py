@@ -1,7 +1,6 @@
-"""Classification metrics: accuracy, F1 and Matthews correlation, each a function of the confusion matrix.
+"""Classification metrics, each a function of confusion matrices [..., C, C] of C labels: gold rows, predicted columns.
 
-Labels are integers or strings. A confusion matrix [..., C, C] of C labels has a row per gold label and a column per
-predicted label. The `*_from_confusion` functions take any number of matrices at once, for resampling.
+Labels are integers or strings. The `*_from_confusion` functions take any number of matrices at once, for resampling.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Confidence of a score: bootstrap and Wilson intervals, paired comparison of two systems, summaries over seeds.
 
-N examples, K statistics per example, R resamples. A score that is a function of sums over examples (accuracy, F1,
-entity F1, span F1) is resampled by counts: equal examples are drawn together, so that the cost depends only on the
-number of distinct examples. Correlations are resampled by example. Everything is seeded.
+N examples, K statistics per example, R resamples. A score of sums over examples is resampled by counts: equal examples
+are drawn together, so that the cost depends only on the number of distinct ones. Correlations are resampled by example.
 """
 
 from __future__ import annotations

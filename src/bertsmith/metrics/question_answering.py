@@ -72,13 +72,11 @@ def squad_v2(
 
 def squad_v1_scores(golds: GoldAnswers, predictions: Mapping[str, str]) -> QuestionScores:
     """SQuAD 1.1 scores of each question."""
-    _require_gold(golds)
     return _scores(golds, predictions, normal=normalize_answer, units=str.split)
 
 
 def korquad_scores(golds: GoldAnswers, predictions: Mapping[str, str]) -> QuestionScores:
     """KorQuAD 1.0 scores of each question."""
-    _require_gold(golds)
     return _scores(golds, predictions, normal=normalize_korean_answer, units=lambda text: list("".join(text.split())))
 
 
@@ -156,6 +154,9 @@ def _scores(
         raise DataError("the set is empty: there are no questions to score")
     exact, f1 = np.zeros(len(golds)), np.zeros(len(golds))
     for index, (question, texts) in enumerate(golds.items()):
+        if not (texts or unanswerable):
+            advice = "score data with unanswerable questions as SQuAD 2.0"
+            raise DataError(f"question {question} has no gold answer: {advice}")
         if question not in predictions:
             continue
         prediction = predictions[question]
@@ -182,14 +183,6 @@ def _overlap(predicted: list[str], reference: list[str], *, both_empty: bool) ->
 
 def _percent(values: NDArray[np.float64]) -> float:
     return float(100.0 * sum(values.tolist()) / len(values))
-
-
-def _require_gold(golds: GoldAnswers) -> None:
-    for question, texts in golds.items():
-        if not texts:
-            raise DataError(
-                f"question {question} has no gold answer: score data with unanswerable questions as SQuAD 2.0"
-            )
 
 
 def _require_all(questions: Iterable[str], values: Mapping[str, Any], what: str) -> None:

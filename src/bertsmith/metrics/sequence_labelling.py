@@ -1,7 +1,6 @@
-"""Sequence labelling: tagging schemes (IOB1, IOB2, IOBES/BIOES, BILOU), their entities, and entity scores.
+"""Tagging schemes (IOB1, IOB2, IOBES/BIOES, BILOU), their entities, and entity scores.
 
-Entities are decoded leniently, as in conlleval, from any sequence of tags; or strictly, as in seqeval's strict mode,
-where only entities that are valid in the scheme count.
+Entities are decoded leniently, as in conlleval, or strictly: only those valid in the scheme count, as in seqeval.
 """
 
 from __future__ import annotations
@@ -40,12 +39,14 @@ class Violation(NamedTuple):
     reason: str
 
 
-class _Tag(NamedTuple):
+class Tag(NamedTuple):
+    """A parsed tag."""
+
     letter: str  # one of O, B, I, E, S; L and U become E and S
     kind: str  # "_" if the tag has no type
 
 
-_OUTSIDE = _Tag("O", "")
+_OUTSIDE = Tag("O", "")
 
 
 def tags_to_entities(tags: Sequence[str], *, scheme: Scheme | None = None) -> list[Entity]:
@@ -89,15 +90,13 @@ def scheme_violations(tags: Sequence[str], *, scheme: Scheme) -> list[Violation]
             violations.append(Violation(word, f"{tag} does not exist in {scheme}"))
         elif scheme == "IOB1":
             if here.letter == "B" and (before.letter == "O" or before.kind != here.kind):
-                violations.append(
-                    Violation(word, f"{tag} does not follow an entity of its type: IOB1 entities begin with I")
-                )
+                reason = f"{tag} does not follow an entity of its type: IOB1 entities begin with I"
+                violations.append(Violation(word, reason))
         else:
             follows = before.letter in "BI" and before.kind == here.kind
             if scheme != "IOB2" and before.letter in "BI" and not (follows and here.letter in "IE"):
-                violations.append(
-                    Violation(word - 1, f"{tags[word - 1]} is followed by {tag if word < len(tags) else 'nothing'}")
-                )
+                following = tag if word < len(tags) else "nothing"
+                violations.append(Violation(word - 1, f"{tags[word - 1]} is followed by {following}"))
             if here.letter in "IE" and not follows:
                 violations.append(Violation(word, f"{tag} does not continue an entity"))
         before = here
@@ -125,7 +124,7 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
     raise DataError(f"the tags are not valid in any scheme: {'; '.join(reasons)}")
 
 
-def _begins(scheme: Scheme, before: _Tag, here: _Tag) -> bool:
+def _begins(scheme: Scheme, before: Tag, here: Tag) -> bool:
     """Strict decoding: whether a tag begins an entity."""
     if scheme != "IOB1":
         return here.letter in ("B" if scheme == "IOB2" else "BS")
@@ -134,21 +133,21 @@ def _begins(scheme: Scheme, before: _Tag, here: _Tag) -> bool:
     return here.letter == "I" and (before.letter != "I" or before.kind != here.kind)
 
 
-def _continues(scheme: Scheme, before: _Tag, here: _Tag) -> bool:
+def _continues(scheme: Scheme, before: Tag, here: Tag) -> bool:
     """Strict decoding: whether a tag continues the entity of the tag before."""
     if scheme in ("IOB1", "IOB2"):
         return here.letter == "I" and before.kind == here.kind
     return before.letter in "BI" and here.letter in "IE" and before.kind == here.kind
 
 
-def _closes(scheme: Scheme, last: _Tag, following: _Tag) -> bool:
+def _closes(scheme: Scheme, last: Tag, following: Tag) -> bool:
     """Strict decoding: whether an entity may end between two tags."""
     if scheme == "IOB1":
         return not (last.letter == following.letter == "B" and last.kind != following.kind)
     return scheme == "IOB2" or last.letter in "ES"
 
 
-def _lenient(tags: list[_Tag]) -> list[Entity]:
+def _lenient(tags: list[Tag]) -> list[Entity]:
     """Runs of tags other than O, split where an entity ends or begins or the type changes."""
     found: list[Entity] = []
     begin, before = 0, _OUTSIDE
@@ -161,7 +160,7 @@ def _lenient(tags: list[_Tag]) -> list[Entity]:
     return found
 
 
-def _strict(tags: list[_Tag], scheme: Scheme) -> list[Entity]:
+def _strict(tags: list[Tag], scheme: Scheme) -> list[Entity]:
     found: list[Entity] = []
     before, word = _OUTSIDE, 0
     while word < len(tags):
@@ -176,7 +175,7 @@ def _strict(tags: list[_Tag], scheme: Scheme) -> list[Entity]:
     return found
 
 
-def _read(tags: Sequence[str], scheme: Scheme | None) -> list[_Tag]:
+def _read(tags: Sequence[str], scheme: Scheme | None) -> list[Tag]:
     if isinstance(tags, str):
         raise DataError(f"{tags!r} is a string: the tags of a sentence must be a list")
     if scheme is not None:
@@ -187,8 +186,8 @@ def _read(tags: Sequence[str], scheme: Scheme | None) -> list[_Tag]:
     return [_parsed(tag, word) for word, tag in enumerate(tags)]
 
 
-def _parsed(tag: str, word: int) -> _Tag:
-    found = _parse(tag)
+def _parsed(tag: str, word: int) -> Tag:
+    found = parse_tag(tag)
     if found is None:
         raise DataError(
             f"word {word + 1} has the tag {tag!r}: expected O, or one of B I E S L U and a type, as in B-PER"
@@ -197,13 +196,14 @@ def _parsed(tag: str, word: int) -> _Tag:
 
 
 @lru_cache(maxsize=4096)
-def _parse(tag: str) -> _Tag | None:
+def parse_tag(tag: str) -> Tag | None:
+    """The letter and type of a tag; None if it is not one."""
     letter, _, kind = tag.partition("-")
     if letter == "O":
         return _OUTSIDE if tag == "O" else None
     if letter not in {"B", "I", "E", "S", "L", "U"}:
         return None
-    return _Tag(_SAME_AS.get(letter, letter), kind or "_")
+    return Tag(_SAME_AS.get(letter, letter), kind or "_")
 
 
 def _known(scheme: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from bertsmith.types import Batch
 
 # triton: our kernel (`kernels.attention`); varlen: torch's flash attention over cu_seqlens; dense: SDPA without a mask;
 # equal_lengths: SDPA for each run of texts of equal length; masked: SDPA with a mask; eager: returns probabilities
@@ -105,60 +107,56 @@ def context_for_kernel(
     equal_length_runs: tuple[tuple[int, int], ...] = (),
 ) -> AttentionContext:
     """The context of a batch with these `document_ids` [B, L], for a given kernel."""
-    mask = None
+    mask = sequence_bounds = None
     if kernel in ("masked", "eager"):
         same_BLL = document_ids[:, :, None] == document_ids[:, None, :]
         mask = (same_BLL.tril() if causal else same_BLL).unsqueeze(1)
-    sequence_bounds = None
     if kernel == "triton":
         index_T = torch.arange(document_ids.numel(), dtype=cu_seqlens.dtype, device=cu_seqlens.device)
         sequence_T = torch.searchsorted(cu_seqlens, index_T, right=True)
         sequence_bounds = cu_seqlens[sequence_T - 1], cu_seqlens[sequence_T]
     return AttentionContext(
-        kernel,
-        document_ids.shape[0],
-        causal,
-        cu_seqlens,
-        max_seqlen,
-        mask,
-        equal_length_runs,
-        sequence_bounds=sequence_bounds,
+        kernel, len(document_ids), causal, cu_seqlens, max_seqlen, mask, equal_length_runs, None, sequence_bounds
     )
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """The settings of a model's attention that determine its kernel and its speed."""
+
+    heads: int
+    head_width: int
+    dropout: float  # in training
+    causal: bool
 
 
 def make_attention_context(
-    document_ids: Tensor,
-    cu_seqlens: Tensor,
+    batch: Batch,
+    shape: AttentionShape,
     *,
-    max_seqlen: int,
-    dense: bool,
-    causal: bool,
     dtype: torch.dtype,
-    head_width: int,
-    dropout: float,
+    training: bool,
     return_attentions: bool = False,
-    equal_length_runs: tuple[tuple[int, int], ...] = (),
+    rope_theta: float | None = None,
 ) -> AttentionContext:
     """The context of a batch, for the fastest kernel with weights of that type; see `choose_kernel`."""
-    device = document_ids.device.type
+    device, runs = batch.document_ids.device.type, batch.equal_length_runs
     kernel = choose_kernel(
         device=device,
         dtype=torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else dtype,
-        dense=dense,
-        head_width=head_width,
-        dropout=dropout,
+        dense=batch.dense,
+        head_width=shape.head_width,
+        dropout=shape.dropout if training else 0.0,
         return_attentions=return_attentions,
-        equal_length_runs=bool(equal_length_runs),
+        equal_length_runs=bool(runs),
         requires_grad=torch.is_grad_enabled(),
     )
-    return context_for_kernel(
-        document_ids,
-        cu_seqlens,
-        kernel=kernel,
-        max_seqlen=max_seqlen,
-        causal=causal,
-        equal_length_runs=equal_length_runs,
-    )
+    options: dict[str, Any] = {"max_seqlen": batch.max_seqlen, "causal": shape.causal, "equal_length_runs": runs}
+    context = context_for_kernel(batch.document_ids, batch.cu_seqlens, kernel=kernel, **options)
+    if rope_theta is None:
+        return context
+    rotary = rotary_embedding(batch.position_ids.flatten(), head_width=shape.head_width, theta=rope_theta)
+    return replace(context, rotary=rotary)
 
 
 class Attention(nn.Module):
@@ -243,10 +241,9 @@ def _equal_length_attention(
 ) -> Tensor:
     """Texts of equal length as one batch each, so that neither padding nor a mask is needed."""
     sizes = [texts * length for texts, length in context.equal_length_runs]
+    parts = (torch.split(x_THK, sizes) for x_THK in (q_THK, k_THK, v_THK))
     outputs = []
-    for (texts, _), *qkv_THK in zip(
-        context.equal_length_runs, *(torch.split(x_THK, sizes) for x_THK in (q_THK, k_THK, v_THK)), strict=True
-    ):
+    for (texts, _), *qkv_THK in zip(context.equal_length_runs, *parts, strict=True):
         q_BHLK, k_BHLK, v_BHLK = (_to_batch(x_THK, texts) for x_THK in qkv_THK)
         out_BHLK = F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, None, dropout, context.causal)
         outputs.append(out_BHLK.transpose(1, 2).flatten(0, 1))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from bertsmith.nn import attention
 from bertsmith.nn.attention import (
     Attention,
     AttentionContext,
-    Kernel,
+    AttentionShape,
     choose_kernel,
     context_for_kernel,
     make_attention_context,
@@ -42,21 +41,9 @@ def time_candidates(candidates: Mapping[str, Callable[[], object]], clock: Clock
         try:
             seconds = clock(candidates[name])
             times[name] = min(seconds, times.get(name) or seconds)
-        except (
-            Exception
-        ):  # too little shared memory, a missing instruction: torch, triton and CUDA raise different types
+        except Exception:  # too little shared memory, a missing instruction: the libraries raise different types
             times[name] = None
     return times
-
-
-@dataclass(frozen=True)
-class AttentionShape:
-    """The settings of an encoder's attention that determine its speed."""
-
-    heads: int
-    head_width: int
-    dropout: float
-    causal: bool
 
 
 def tune_attention(batch: Batch, shape: AttentionShape, dtype: torch.dtype, *, clock: Clock) -> Times:
@@ -66,37 +53,23 @@ def tune_attention(batch: Batch, shape: AttentionShape, dtype: torch.dtype, *, c
     """
     device = batch.input_ids.device
     attention.DISABLED_KERNELS.clear()
-    ours, other = (
-        choose_kernel(
-            device=device.type,
-            dtype=dtype,
-            dense=batch.dense,
-            head_width=shape.head_width,
-            dropout=shape.dropout,
-            return_attentions=False,
-            equal_length_runs=bool(batch.equal_length_runs),
-            requires_grad=requires_grad,
-        )
-        for requires_grad in (True, False)
-    )
+
+    def context(requires_grad: bool) -> AttentionContext:
+        """Without gradients, the kernel that would be used in place of ours."""
+        with torch.set_grad_enabled(requires_grad):
+            return make_attention_context(batch, shape, dtype=dtype, training=True)
+
+    ours, other = context(True).kernel, context(False).kernel
     if ours == other:
         return {}
     layer = Attention(width=shape.heads * shape.head_width, heads=shape.heads, dropout=shape.dropout)
     layer = layer.to(device, dtype).train()
     x_TD = torch.randn(batch.input_ids.numel(), layer.output.in_features, device=device, dtype=dtype)
 
-    def forward_backward(kernel: Kernel) -> None:
-        context = context_for_kernel(
-            batch.document_ids,
-            batch.cu_seqlens,
-            kernel=kernel,
-            max_seqlen=batch.max_seqlen,
-            causal=shape.causal,
-            equal_length_runs=batch.equal_length_runs,
-        )
-        layer(x_TD, context)[0].sum().backward()
+    def forward_backward(requires_grad: bool) -> None:
+        layer(x_TD, context(requires_grad))[0].sum().backward()
 
-    times = time_candidates({kernel: partial(forward_backward, kernel) for kernel in (ours, other)}, clock)
+    times = time_candidates({ours: partial(forward_backward, True), other: partial(forward_backward, False)}, clock)
     our_time, other_time = times[ours], times[other]
     if our_time is None or (other_time is not None and other_time < our_time):
         attention.DISABLED_KERNELS.add(ours)
@@ -136,8 +109,7 @@ def time_fp8(
             enable_fp8(blocks)
 
         def forward(x_TD: Tensor, run: Any = blocks[0]) -> Tensor:
-            out_TD: Tensor = materialize(run(x_TD, context)[0])
-            return out_TD
+            return materialize(run(x_TD, context)[0])
 
         run = torch.compile(forward, dynamic=False, fullgraph=True) if compiles else forward
 
@@ -166,14 +138,15 @@ def _copy_with_random_weights(block: nn.Module, device: torch.device) -> nn.Modu
 
 def _dense_context(attention: Attention, batch_size: int, length: int, device: torch.device) -> AttentionContext:
     """Of rows of one text each, without padding."""
-    with torch.autocast(device.type, torch.bfloat16):
-        return make_attention_context(
-            torch.arange(batch_size, device=device)[:, None].expand(batch_size, length),
-            torch.arange(0, batch_size * length + 1, length, dtype=torch.int32, device=device),
-            max_seqlen=length,
-            dense=True,
-            causal=False,
-            dtype=torch.bfloat16,
-            head_width=attention.output.in_features // attention.heads,
-            dropout=attention.dropout,
-        )
+    kernel = choose_kernel(
+        device=device.type,
+        dtype=torch.bfloat16,
+        dense=True,
+        head_width=attention.output.in_features // attention.heads,
+        dropout=attention.dropout,
+        return_attentions=False,
+        requires_grad=True,
+    )
+    document_ids = torch.arange(batch_size, device=device)[:, None].expand(batch_size, length)
+    cu_seqlens = torch.arange(0, batch_size * length + 1, length, dtype=torch.int32, device=device)
+    return context_for_kernel(document_ids, cu_seqlens, kernel=kernel, max_seqlen=length, causal=False)

@@ -9,14 +9,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-INITIALIZERS = {
-    "normal_",
-    "uniform_",
-    "erfinv_",
-    "kaiming_normal_",
-    "kaiming_uniform_",
-    "xavier_normal_",
-    "xavier_uniform_",
+INITIALIZERS = {"normal_", "uniform_", "erfinv_"} | {
+    f"{scheme}_{distribution}_" for scheme in ("kaiming", "xavier") for distribution in ("normal", "uniform")
 }
 IN_PLACE = {"zero_", "fill_", "div_", "mul_"}
 
@@ -35,14 +29,9 @@ class _SkipInitialization(TorchFunctionMode):
     """
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        keywords = kwargs or {}
-        name = func.__name__
+        name, keywords = func.__name__, kwargs or {}
         if name in INITIALIZERS or (name in IN_PLACE and args[0].is_meta):
             return args[0] if args else keywords["tensor"]
         return func(*args, **keywords)

@@ -5,9 +5,8 @@ T flat tokens, R selected tokens, N texts, M tokens of the longest text, D width
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +29,7 @@ SLICES: dict[LayerChoice, slice] = {
     "mix": slice(0, None),
 }
 SUMS = ("last_four_sum", "all_sum", "mix")
-POOLINGS = ("pooler", "cls", "last", "mean", "concat")
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
 
 def check_layers(layers: LayerChoice) -> None:
@@ -88,8 +87,10 @@ class TextTokens:
         return padded[owner_T]
 
 
-def run_recurrent(network: BiLSTM, x_TW: Tensor, batch: Batch) -> Tensor:
-    """The network's output at every flat token [T, W], each text on its own."""
+def run_recurrent(network: BiLSTM | None, x_TW: Tensor, batch: Batch) -> Tensor:
+    """The network's output at every flat token [T, W], each text on its own; its input without a network."""
+    if network is None:
+        return x_TW
     texts = TextTokens.of(batch)
     return texts.flatten(network(x_TW[texts.indices], texts.lengths()), x_TW.shape[0])
 
@@ -137,24 +138,14 @@ class TextPooler(nn.Module):
     `pooler` read its output.
     """
 
-    def __init__(
-        self,
-        pooling: Pooling,
-        layers: LayerChoice,
-        *,
-        width: int,
-        layer_count: int,
-        make_recurrent: Callable[[int], BiLSTM | None],
-    ) -> None:
+    def __init__(self, pooling: Pooling, layers: LayerMix, recurrent: BiLSTM | None) -> None:
         super().__init__()
-        self.pooling = pooling
-        self.layers = LayerMix(layers, width=width, layer_count=layer_count)
-        self.recurrent = make_recurrent(self.layers.width)
-        width = self.layers.width if self.recurrent is None else self.recurrent.width
+        self.pooling, self.layers, self.recurrent = pooling, layers, recurrent
+        width = layers.width if recurrent is None else recurrent.width
         self.width = width * (3 if pooling == "concat" else 1)
         self.reads_pooled = pooling == "pooler"
-        self.reads_all_layers = self.layers.reads_all_layers
-        self.reads_all_tokens = self.reads_all_layers or self.recurrent is not None or pooling in ("mean", "concat")
+        self.reads_all_layers = layers.reads_all_layers
+        self.reads_all_tokens = self.reads_all_layers or recurrent is not None or pooling in ("mean", "concat")
 
     def indices(self, batch: Batch) -> Tensor:
         """The flat index of the token that is read of each text [N]."""
@@ -167,12 +158,9 @@ class TextPooler(nn.Module):
             return encoding.pooled
         if not self.reads_all_tokens:
             return encoding.at(name)
-        x_TW = self.layers(encoding)
-        if self.recurrent is not None:
-            x_TW = run_recurrent(self.recurrent, x_TW, batch)
+        x_TW = run_recurrent(self.recurrent, self.layers(encoding), batch)
         if self.pooling in ("cls", "last"):
-            x_NW: Tensor = x_TW[self.indices(batch)]
-            return x_NW
+            return x_TW[self.indices(batch)]
         texts = TextTokens.of(batch)
         if self.pooling == "mean":
             return texts.mean(x_TW)

@@ -120,20 +120,14 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self,
-        *,
-        attention: Attention | None,
-        feed_forward: FeedForward | None,
-        width: int,
-        layer_config: LayerConfig,
-        dropout: float,
+        self, attention: Attention | None, feed_forward: FeedForward | None, *, width: int, layer_config: LayerConfig
     ) -> None:
         super().__init__()
         self.attention = attention
         self.attention_norm = nn.Identity() if attention is None else layer_config.layer_norm(width)
         self.feed_forward = feed_forward
         self.feed_forward_norm = nn.Identity() if feed_forward is None else layer_config.layer_norm(width)
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(layer_config.dropout)
 
     def forward(
         self, x_TD: Tensor, context: AttentionContext, indices: Tensor | None = None
@@ -165,9 +159,9 @@ class PreNormBlock(nn.Module):
 
     def __init__(
         self,
-        *,
         attention: Attention,
         feed_forward: FeedForward,
+        *,
         width: int,
         layer_config: LayerConfig,
         first: bool,
@@ -193,14 +187,9 @@ class PreNormBlock(nn.Module):
 
 def make_block(*, width: int, heads: int, inner: int, layer_config: LayerConfig) -> Block:
     """A post-norm block of that shape."""
-    dropout, biases = layer_config.attention_dropout, layer_config.biases
-    return Block(
-        attention=Attention(width=width, heads=heads, dropout=dropout, biases=biases),
-        feed_forward=FeedForward(width=width, inner=inner, layer_config=layer_config),
-        width=width,
-        layer_config=layer_config,
-        dropout=layer_config.dropout,
-    )
+    attention = Attention(width=width, heads=heads, dropout=layer_config.attention_dropout, biases=layer_config.biases)
+    feed_forward = FeedForward(width=width, inner=inner, layer_config=layer_config)
+    return Block(attention, feed_forward, width=width, layer_config=layer_config)
 
 
 class Pooler(nn.Linear):

@@ -19,7 +19,6 @@ class Config:
     weight: float = 1.0  # of this loss in the total
 
     def build(self, context: BuildContext) -> CausalLM:
-        """The objective with new weights."""
         return CausalLM(context, weight=self.weight)
 
 

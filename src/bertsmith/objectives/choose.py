@@ -32,7 +32,6 @@ class Config(TextConfig):
     """
 
     def build(self, context: BuildContext) -> Choose:
-        """The objective with new weights."""
         return Choose(self, context, outputs=1)
 
 

@@ -19,7 +19,6 @@ class Config(TextConfig):
         check_label_names(self.labels)
 
     def build(self, context: BuildContext) -> Classify:
-        """The objective with new weights."""
         return Classify(self, context, outputs=len(self.labels))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
-from bertsmith.nn.pooling import POOLINGS, LayerChoice, Pooling, Recurrent, TextPooler, check_layers
+from bertsmith.nn.pooling import POOLINGS, LayerChoice, LayerMix, Pooling, Recurrent, TextPooler, check_layers
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives.objective import BuildContext, Objective
 from bertsmith.types import Batch, Encoding
@@ -96,13 +96,8 @@ class TextHead(Objective):
     def __init__(self, config: TextConfig, context: BuildContext, *, outputs: int) -> None:
         super().__init__(weight=config.weight)
         self.config = config
-        self.pooling = TextPooler(
-            config.pooling,
-            config.layers,
-            width=context.width,
-            layer_count=context.layers,
-            make_recurrent=config.build_recurrent,
-        )
+        layers = LayerMix(config.layers, width=context.width, layer_count=context.layers)
+        self.pooling = TextPooler(config.pooling, layers, config.build_recurrent(layers.width))
         self.reads_pooled = self.pooling.reads_pooled
         self.reads_all_tokens, self.reads_all_layers = self.pooling.reads_all_tokens, self.pooling.reads_all_layers
         self.dropout = nn.Dropout(config.dropout)

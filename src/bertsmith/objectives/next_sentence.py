@@ -17,7 +17,6 @@ class Config:
     weight: float = 1.0  # of this loss in the total
 
     def build(self, context: BuildContext) -> NextSentence:
-        """The objective with new weights."""
         return NextSentence(context, weight=self.weight)
 
 

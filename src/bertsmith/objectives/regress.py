@@ -19,7 +19,6 @@ class Config(TextConfig):
     """labels["regress"] [N] float: the number of each text, NaN where it is unknown."""
 
     def build(self, context: BuildContext) -> Regress:
-        """The objective with new weights."""
         return Regress(self, context, outputs=1)
 
 

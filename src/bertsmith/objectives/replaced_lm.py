@@ -33,7 +33,6 @@ class Config(GeneratorConfig):
             raise ConfigError(f"predict_at={self.predict_at} must be one of masked, all")
 
     def build(self, context: BuildContext) -> ReplacedLM:
-        """The objective with new weights."""
         return ReplacedLM(self, self.build_generator(context, weight=self.weight), context)
 
 

@@ -16,13 +16,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn.activations import get_activation
-from bertsmith.objectives.generator import (
-    GENERATOR_TERM,
-    Generator,
-    GeneratorConfig,
-    GeneratorObjective,
-    scatter_where,
-)
+from bertsmith.objectives.generator import GENERATOR_TERM, Generator, GeneratorConfig, GeneratorObjective, scatter_where
 from bertsmith.objectives.objective import BuildContext, Embed
 from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
 
@@ -43,7 +37,6 @@ class Config(GeneratorConfig):
             raise ConfigError(f"predict_at={self.predict_at} must be one of all, words, masked")
 
     def build(self, context: BuildContext) -> ReplacedToken:
-        """The objective with new weights."""
         return ReplacedToken(self, self.build_generator(context, weight=self.weight), context)
 
 

@@ -17,7 +17,6 @@ class Config:
     weight: float = 1.0  # of this loss in the total
 
     def build(self, context: BuildContext) -> SentenceOrder:
-        """The objective with new weights."""
         return SentenceOrder(context, weight=self.weight)
 
 

@@ -39,7 +39,6 @@ class Config(RecurrentConfig):
             raise ConfigError(f"no_answer={self.no_answer} must be finite")
 
     def build(self, context: BuildContext) -> Span:
-        """The objective with new weights."""
         return Span(self, context)
 
 

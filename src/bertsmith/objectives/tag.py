@@ -32,7 +32,6 @@ class Config(RecurrentConfig):
         check_layers(self.layers)
 
     def build(self, context: BuildContext) -> Tag:
-        """The objective with new weights."""
         return Tag(self, context)
 
 
@@ -59,9 +58,7 @@ class Tag(Objective):
 
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Tensor:
         """The logits at each selected token [R, K]."""
-        x_TW = self.layers(encoding)
-        if self.recurrent is not None:
-            x_TW = run_recurrent(self.recurrent, x_TW, batch)
+        x_TW = run_recurrent(self.recurrent, self.layers(encoding), batch)
         logits_RK: Tensor = self.head(self.dropout(x_TW[encoding.selections[self.name]]))
         return logits_RK
 

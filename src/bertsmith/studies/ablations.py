@@ -18,7 +18,7 @@ from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.model_folder import CONFIG
 from bertsmith.model_io.untrusted_files import read_json
 from bertsmith.reports.report_page import write_report
-from bertsmith.studies.published import scores_for
+from bertsmith.studies.published import METRICS, scores_for
 from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetune import OBJECTIVES
@@ -144,32 +144,25 @@ def ablate(
                 report(f"{one.name} on {name}")
             for _ in runs:
                 next(done)
-            result = cell.run(table.metrics, **options, quiet=quiet or jobs > 1)
+            result = cell.run(**options, quiet=quiet or jobs > 1)
             if jobs > 1:
                 report(f"{one.name} on {name}: done")
-            row = rows.setdefault(
-                one.name, {"name": one.name, "folder": str(one.folder), "causal": one.causal, "cells": {}}
-            )
-            row["cells"][cell.trial] = result | {"published": table.scores.get(one.name, {}).get(name)}
-    baselines = _baseline_row({cell.trial: cell for cell in planned}, table.metrics)
+            empty = {"name": one.name, "folder": str(one.folder), "causal": one.causal, "cells": {}}
+            rows.setdefault(one.name, empty)["cells"][cell.trial] = result | {
+                "published": table.scores.get(one.name, {}).get(name)
+            }
+    baselines = _baseline_row({cell.trial: cell for cell in planned})
     return _write_table([baselines, *rows.values()], table.source, output)
 
 
-def _baseline_row(planned: Mapping[str, Cell], metrics: Mapping[str, str]) -> dict[str, Any]:
+def _baseline_row(planned: Mapping[str, Cell]) -> dict[str, Any]:
     """The row of the baselines without a model."""
     cells: dict[str, Any] = {}
     for trial, cell in planned.items():
-        task = cell.task
-        scored = baseline(task, dev_examples(cell.settings, task))
-        metric = metrics.get(task.name, task.main_metric)
-        score = asdict(summarize_seeds([scored.scores[metric]]))
-        cells[trial] = {
-            "metric": metric,
-            "score": score,
-            "baseline": scored.description,
-            "run": None,
-            "published": None,
-        }
+        scored = baseline(cell.task, dev_examples(cell.settings, cell.task))
+        score = asdict(summarize_seeds([scored.scores[cell.metric]]))
+        shown = {"metric": cell.metric, "score": score, "baseline": scored.description}
+        cells[trial] = shown | {"run": None, "published": None}
     return {"name": NO_MODEL, "folder": None, "causal": False, "cells": cells}
 
 
@@ -208,6 +201,11 @@ class Cell:
         settings = replace(settings, head=head, random_init=settings.random_init or one.fresh)
         return cls(trial.task, task, settings, folder)
 
+    @property
+    def metric(self) -> str:
+        """The paper's metric, or the task's main metric."""
+        return METRICS.get(self.task.name, self.task.main_metric)
+
     def runs(self, *, learning_rates: Sequence[float], seeds: int, device: str) -> list[SweepRun]:
         """The unfinished runs of the cell, to be trained in parallel."""
         if read_result(self.folder / CELL, self._key(learning_rates, seeds)) is not None:
@@ -222,10 +220,8 @@ class Cell:
         rates = self._learning_rates(learning_rates)
         return {"settings": config.to_dict(self.settings), "learning_rates": rates, "seeds": seeds}
 
-    def run(
-        self, metrics: Mapping[str, str], *, learning_rates: Sequence[float], seeds: int, device: str, quiet: bool
-    ) -> dict[str, Any]:
-        """The scores of the best learning rate over the seeds, in the paper's metric or the task's main metric."""
+    def run(self, *, learning_rates: Sequence[float], seeds: int, device: str, quiet: bool) -> dict[str, Any]:
+        """The scores of the best learning rate over the seeds."""
         rates, key = self._learning_rates(learning_rates), self._key(learning_rates, seeds)
         result = read_result(self.folder / CELL, key)
         if result is None:
@@ -233,10 +229,9 @@ class Cell:
             result = sweep(self.settings, self.folder, learning_rates=rates, **options)
             Disk().write_file(self.folder / CELL, [checksummed_json(key | {"result": result})])
         best = max(result["learning_rates"], key=lambda row: row["mean"])["learning_rate"]  # by the main metric
-        metric = metrics.get(self.task.name, self.task.main_metric)
-        score = summarize_seeds([run["scores"][metric] for run in result["runs"] if run["learning_rate"] == best])
+        score = summarize_seeds([run["scores"][self.metric] for run in result["runs"] if run["learning_rate"] == best])
         run, head = result["kept"]["run"], self.settings.head
-        return {"metric": metric, "score": asdict(score), "learning_rate": best, "run": run, "head": head}
+        return {"metric": self.metric, "score": asdict(score), "learning_rate": best, "run": run, "head": head}
 
 
 def read_result(path: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:

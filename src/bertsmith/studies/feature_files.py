@@ -22,7 +22,6 @@ from bertsmith.types import Row
 
 FORMAT = 1
 FILE_BYTES = 1 << 28  # of one file: the work that is lost on interruption
-READ_BYTES = 1 << 24  # at a time to verify a file
 Precision = Literal["float32", "float16"]
 Numbers = NDArray[np.float32]
 Extract = Callable[[Sequence[Row]], Iterator[Numbers]]  # for each row in order: [layers, L, D]
@@ -71,10 +70,9 @@ class FeatureFile:
     @classmethod
     def planned(cls, folder: Path, rows: Mapping[str, Row], spec: FeatureSpec) -> list[Self]:
         """The rows by length, split into files, independent of their given order."""
-        order = sorted(rows.items(), key=lambda item: (len(item[1]), item[0]))
         files: list[list[tuple[str, Row]]] = []
         filled = FILE_BYTES
-        for key, row in order:
+        for key, row in sorted(rows.items(), key=lambda item: (len(item[1]), item[0])):
             if filled >= FILE_BYTES:
                 files.append([])
                 filled = 0
@@ -200,12 +198,9 @@ def _digest(spec: FeatureSpec, rows: Mapping[str, Row]) -> str:
 
 def _checksum(path: Path) -> dict[str, Any] | None:
     """Size and checksum of a file; None if it cannot be read."""
-    digest, size = hashlib.sha256(), 0
     try:
-        with open(path, "rb") as file:
-            while data := file.read(READ_BYTES):
-                digest.update(data)
-                size += len(data)
+        with open(path, "rb", buffering=0) as file:
+            digest, size = hashlib.file_digest(file, "sha256"), file.tell()
     except OSError:
         return None
     return {"bytes": size, "sha256": digest.hexdigest()}

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,7 +20,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.nn.pooling import SLICES, LayerChoice, LayerMix
-from bertsmith.objectives.objective import pipeline_of
+from bertsmith.objectives.objective import objective_class
 from bertsmith.reports.run_history import read_run
 from bertsmith.studies.ablations import read_result
 from bertsmith.studies.cached_encoder import CachedEncoder, encoder_digest, feature_extractor
@@ -35,7 +35,6 @@ from bertsmith.training.finetune import finetune, open_with_head
 from bertsmith.training.finetune_data import TaskData, build_task, predict, prepare
 from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
 from bertsmith.training.sweep import BEST, best_scores, copy_model, remove_run_files
-from bertsmith.types import Row
 
 ROWS: tuple[LayerChoice, ...] = ("embeddings", "second_to_last", "top", "last_four_sum", "last_four_concat", "all_sum")
 # The paper gives two BiLSTM layers of 768 and five restarts; it does not give these settings.
@@ -164,12 +163,13 @@ class _Study:
         chosen = chosen_layers(encoder, layers)
         data = prepare(settings, task, tokenizer, positions=encoder.max_positions)
         test = task.examples("test") if task.has_split("test") else []
-        test = test if all(example.gold is not None for example in test) else []
+        if any(example.gold is None for example in test):
+            test = []
         indices = sorted({index for name in chosen for index in layer_indices(name, encoder)})
         spec = FeatureSpec(encoder_digest(encoder), tuple(indices), encoder.width, precision)
-        padding_id = tokenizer.padding_id
-        extract = feature_extractor(encoder, indices, padding_id=padding_id, device=choose_device(device))
-        rows = list(_rows(task, data, test, tokenizer))
+        extract = feature_extractor(encoder, indices, padding_id=tokenizer.padding_id, device=choose_device(device))
+        framed = (task.rows(examples, tokenizer, max_length=data.max_length) for examples in (data.dev, test))
+        rows = [row for one in chain(data.train, *framed) for row in one.rows]
         cache = cache_features(output / CACHE, rows, spec, extract, quiet=quiet)
         return cls(settings, output, chosen, task, encoder.to("meta"), tokenizer, data, test, cache, device, quiet)
 
@@ -193,8 +193,8 @@ class _Study:
         """Trains a tagger and returns its scores; the model is in best/ of its run."""
         folder = self.folder(one)
         encoder = CachedEncoder(self.features, self.encoder, layer_indices(one.layers, self.encoder))
-        shared = self.data
-        finetune(self._settings(one), folder, device=self.device, quiet=self.quiet, data=shared, replacement=encoder)
+        how: dict[str, Any] = {"device": self.device, "quiet": self.quiet, "data": self.data}
+        finetune(self._settings(one), folder, **how, replacement=encoder)
         dev = best_scores(read_run(folder), self.task.main_metric)
         return {"seed": one.seed, "dev": dev, "test": self._score_test(folder / BEST, encoder) if self.test else {}}
 
@@ -215,12 +215,11 @@ class _Study:
         return {"settings": config.to_dict(self._settings(one)), "features": spec}
 
     def _score_test(self, folder: Path, encoder: CachedEncoder) -> dict[str, float]:
-        model, _, _ = open_model(folder)
         device, precision = choose_device(self.device), self.settings.precision
         bf16 = precision == "bf16" or (precision == "auto" and device == "cuda")  # as for dev
-        model = model.with_encoder(encoder).to(device)
-        result = predict(model, self.task, self.test, self.tokenizer, length=self.data.max_length, bf16=bf16)
-        return self.task.score(result.examples, result.predictions)
+        model = open_model(folder)[0].with_encoder(encoder).to(device)
+        predictions = predict(model, self.task, self.test, self.tokenizer, length=self.data.max_length, bf16=bf16)
+        return self.task.score(self.test, predictions)
 
     def table_row(self, name: LayerChoice, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """One row of the table."""
@@ -235,21 +234,12 @@ class _Study:
 
 
 def _check(settings: FinetuneConfig, task: Task) -> None:
-    if pipeline_of(task.objective) != "token-classification":
+    if objective_class(task.objective).pipeline != "token-classification":
         raise ConfigError(f"{settings.name} is not a tagging task: use conll/conll2003, conll/wnut17 or tagging")
     if not task.has_split("dev"):
         raise ConfigError(f"{settings.name} has no dev examples to select taggers: pass --dev FILE")
     if settings.compute.fsdp or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("a study of features runs in one process: do not use torchrun or compute.fsdp")
-
-
-def _rows(task: Task, data: TaskData, test: Sequence[Example], tokenizer: Tokenizer) -> Iterator[Row]:
-    """All rows of train, dev and test."""
-    features = [*data.train]
-    for examples in (data.dev, test):
-        features += task.rows(examples, tokenizer, max_length=data.max_length)
-    for one in features:
-        yield from one.rows
 
 
 def _best_before(output: Path, metric: str) -> float:

@@ -3,86 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-
-
-@dataclass(frozen=True)
-class Published:
-    """One table of a paper: dev scores by row and task."""
-
-    source: str
-    scores: Mapping[str, Mapping[str, float]]
-    metrics: Mapping[str, str] = field(default_factory=dict)  # by task, if not its main metric
-
+from dataclasses import dataclass
+from typing import Self
 
 MNLI, QNLI, MRPC, SST2 = "glue/mnli", "glue/qnli", "glue/mrpc", "glue/sst-2"
 SQUAD, CONLL = "squad/1.1", "conll/conll2003"
 METRICS = {MNLI: "accuracy", QNLI: "accuracy", MRPC: "accuracy", SST2: "accuracy", SQUAD: "f1", CONLL: "f1"}
 
 
-def _rows(tasks: tuple[str, ...], rows: Mapping[str, tuple[float, ...]]) -> dict[str, dict[str, float]]:
-    return {name: dict(zip(tasks, numbers, strict=True)) for name, numbers in rows.items()}
+@dataclass(frozen=True)
+class Published:
+    """One table of a paper: dev scores by row and task, in `METRICS`."""
+
+    source: str
+    scores: Mapping[str, Mapping[str, float]]
+
+    @classmethod
+    def table(cls, source: str, tasks: tuple[str, ...], **rows: tuple[float, ...]) -> Self:
+        """A table with one column per task."""
+        return cls(source, {name: dict(zip(tasks, numbers, strict=True)) for name, numbers in rows.items()})
 
 
 # Devlin et al. 2019
-OBJECTIVES = Published(
+OBJECTIVES = Published.table(
     "P-BERT Table 5",
-    _rows(
-        (MNLI, QNLI, MRPC, SST2, SQUAD),
-        {
-            "base": (84.4, 88.4, 86.7, 92.7, 88.5),
-            "no_nsp": (83.9, 84.9, 86.5, 92.6, 87.9),
-            "ltr": (82.1, 84.3, 77.5, 92.1, 77.8),
-            "ltr+bilstm": (82.1, 84.1, 75.7, 91.6, 84.9),
-        },
-    ),
-    METRICS,
+    (MNLI, QNLI, MRPC, SST2, SQUAD),
+    base=(84.4, 88.4, 86.7, 92.7, 88.5),
+    no_nsp=(83.9, 84.9, 86.5, 92.6, 87.9),
+    ltr=(82.1, 84.3, 77.5, 92.1, 77.8),
+    **{"ltr+bilstm": (82.1, 84.1, 75.7, 91.6, 84.9)},
 )
-SIZES = Published(
+SIZES = Published.table(
     "P-BERT Table 6",
-    _rows(
-        (MNLI, MRPC, SST2),
-        {
-            "size_3_768_12": (77.9, 79.8, 88.4),
-            "size_6_768_3": (80.6, 82.2, 90.7),
-            "size_6_768_12": (81.9, 84.8, 91.3),
-            "base": (84.4, 86.7, 92.9),
-            "size_12_1024_16": (85.7, 86.9, 93.3),
-            "large": (86.6, 87.8, 93.7),
-        },
-    ),
-    METRICS,
+    (MNLI, MRPC, SST2),
+    size_3_768_12=(77.9, 79.8, 88.4),
+    size_6_768_3=(80.6, 82.2, 90.7),
+    size_6_768_12=(81.9, 84.8, 91.3),
+    base=(84.4, 86.7, 92.9),
+    size_12_1024_16=(85.7, 86.9, 93.3),
+    large=(86.6, 87.8, 93.7),
 )
-MASKS = Published(
+MASKS = Published.table(
     "P-BERT Table 8",
-    _rows(
-        (MNLI, CONLL),
-        {
-            "base": (84.2, 95.4),
-            "mask_100_0_0": (84.3, 94.9),
-            "mask_80_0_20": (84.1, 95.2),
-            "mask_80_20_0": (84.4, 95.2),
-            "mask_0_20_80": (83.7, 94.8),
-            "mask_0_0_100": (83.6, 94.9),
-        },
-    ),
-    METRICS,
+    (MNLI, CONLL),
+    base=(84.2, 95.4),
+    mask_100_0_0=(84.3, 94.9),
+    mask_80_0_20=(84.1, 95.2),
+    mask_80_20_0=(84.4, 95.2),
+    mask_0_20_80=(83.7, 94.8),
+    mask_0_0_100=(83.6, 94.9),
 )
 # Rows are the layers that the tagger reads; fully fine-tuned models also have a test score.
-FEATURES = Published(
+FEATURES = Published.table(
     "P-BERT Table 7",
-    _rows(
-        (CONLL,),
-        {
-            "embeddings": (91.0,),
-            "second_to_last": (95.6,),
-            "top": (94.9,),
-            "last_four_sum": (95.9,),
-            "last_four_concat": (96.1,),
-            "all_sum": (95.5,),
-        },
-    ),
-    METRICS,
+    (CONLL,),
+    embeddings=(91.0,),
+    second_to_last=(95.6,),
+    top=(94.9,),
+    last_four_sum=(95.9,),
+    last_four_concat=(96.1,),
+    all_sum=(95.5,),
 )
 FINE_TUNED = {"base": (96.4, 92.4), "large": (96.6, 92.8)}  # P-BERT Table 7: F1 on dev and test
 
@@ -93,16 +73,11 @@ def scores_for(names: Collection[str], tasks: Collection[str]) -> Published:
     A score that occurs in several tables is taken from the table with the most of these rows, or the earlier one.
     """
     scores: dict[str, dict[str, float]] = {}
-    sources: list[str] = []
+    sources: set[str] = set()
     for table in sorted((OBJECTIVES, SIZES, MASKS), key=lambda table: -len(set(names) & set(table.scores))):
-        rows = {name: table.scores[name] for name in names if name in table.scores}
-        new = {
-            (name, task): row[task]
-            for name, row in rows.items()
-            for task in tasks
-            if task in row and task not in scores.get(name, {})
-        }
-        sources += [table.source] if new else []
-        for (name, task), score in new.items():
-            scores.setdefault(name, {})[task] = score
-    return Published(", ".join(sorted(sources)), scores, METRICS)
+        for name in names:
+            for task, score in table.scores.get(name, {}).items():
+                if task in tasks and task not in scores.setdefault(name, {}):
+                    scores[name][task] = score
+                    sources.add(table.source)
+    return Published(", ".join(sorted(sources)), {name: row for name, row in scores.items() if row})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bertsmith.errors import DataError
 from bertsmith.tasks.dataset_files import Layout, benchmark_files, find_member
-from bertsmith.tasks.tables import printable
+from bertsmith.tasks.tables import printable, read_utf8
 from bertsmith.tasks.tagged_text import FileScheme, Sentence, TaggingConfig, Unit, join_words, labels_of_types
 from bertsmith.tasks.task import Dataset
 from bertsmith.tasks.text_tasks import benchmark_labels
@@ -112,7 +112,8 @@ class _Block:
 def read_column_file(path: Path, columns: Columns, *, tagged: bool = True) -> list[Sentence]:
     """The sentences of a file with tags in its scheme; without `tagged` the tag column is optional."""
     name = printable(path)
-    blocks = list(_blocks(_lines(path, name), columns))
+    lines = replace_surrogates(read_utf8(path, name)).replace("\r\n", "\n").split("\n")
+    blocks = list(_blocks(lines, columns))
     if not blocks:
         raise DataError(f"{name} has no sentences: the file is empty")
     first, where = blocks[0].lines[0], f"{name}:{blocks[0].numbers[0]}"
@@ -178,16 +179,3 @@ def _column(column: int, width: int, where: str, role: str) -> int:
     if not -width <= column < width:
         raise DataError(f"{where}: no column {column + 1} among {width}: set the column of the {role}, {role}=NUMBER")
     return column % width
-
-
-def _lines(path: Path, name: str) -> list[str]:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{name} cannot be read: {error.strerror or error}") from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{name}:{line}: byte 0x{data[error.start]:02x} is not UTF-8: save the file as UTF-8") from None
-    return replace_surrogates(text).replace("\r\n", "\n").split("\n")

@@ -61,14 +61,12 @@ def benchmark_files(
 
 
 def _present(folder: Path, layout: Layout) -> Files:
+    """The first complete alternative of each split that has one."""
     present: Files = {}
     for split, alternatives in layout.items():
-        for names in alternatives:
-            paths = [folder / name for name in names]
-            if all(path.is_file() for path in paths):
-                present[split] = paths
-                break
-    return present
+        found = ([folder / name for name in names] for names in alternatives)
+        present[split] = next((paths for paths in found if all(path.is_file() for path in paths)), [])
+    return {split: paths for split, paths in present.items() if paths}
 
 
 def find_subfolder(folder: Path, path: str) -> Path:
@@ -106,22 +104,10 @@ ONE_TEXT = column_hints(
 TWO_TEXTS: ColumnHints = (
     ("first", "second"),
     (
-        ("sentence1", "sentence2"),
-        ("premise", "hypothesis"),
-        ("question1", "question2"),
-        ("question", "sentence"),
-        ("text_a", "text_b"),
-        ("text1", "text2"),
-        ("sentence_a", "sentence_b"),
-        ("sentence_1", "sentence_2"),
-        ("text_1", "text_2"),
-        ("first", "second"),
-        ("query", "document"),
-        ("query", "passage"),
-        ("question", "passage"),
-        ("question", "answer"),
-        ("claim", "evidence"),
-        ("#1 string", "#2 string"),
+        *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence")),
+        *(("text_a", "text_b"), ("text1", "text2"), ("sentence_a", "sentence_b"), ("sentence_1", "sentence_2")),
+        *(("text_1", "text_2"), ("first", "second"), ("query", "document"), ("query", "passage")),
+        *(("question", "passage"), ("question", "answer"), ("claim", "evidence"), ("#1 string", "#2 string")),
     ),
 )
 LABEL = column_hints(

@@ -133,19 +133,16 @@ def submission(name: str, examples: Sequence[Example], predictions: Sequence[Pre
     sets = {folder: (list(examples), list(predictions))}
     if name == "mnli":
         sets = {f"{folder}-{subset}": _subset(subset, examples, predictions) for subset in ("m", "mm")}
-    files = {}
-    for title, (some, predicted) in sets.items():
-        if some:
-            lines = [
-                f"{example.id.rpartition('/')[2]}\t{_formatted(prediction.value)}\n"
-                for example, prediction in zip(some, predicted, strict=True)
-            ]
-            files[f"{title}.tsv"] = "".join(["index\tprediction\n", *lines]).encode()
-    return files
+    return {f"{title}.tsv": _submission_file(*pair) for title, pair in sets.items() if pair[0]}
 
 
-def _formatted(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{min(max(value, 0.0), 5.0):.3f}"
+def _submission_file(examples: Sequence[Example], predictions: Sequence[Prediction]) -> bytes:
+    lines = ["index\tprediction\n"]
+    for example, prediction in zip(examples, predictions, strict=True):
+        value = prediction.value
+        written = value if isinstance(value, str) else f"{min(max(value, 0.0), 5.0):.3f}"
+        lines.append(f"{example.id.rpartition('/')[2]}\t{written}\n")
+    return "".join(lines).encode()
 
 
 def _subset(

@@ -1,7 +1,6 @@
-"""Decoding of start and end logits into answers (bert: run_squad.py, `write_predictions`).
+"""Decoding of start and end logits into answers (bert: run_squad.py, `write_predictions`), by array operations.
 
-Candidates are built and sorted by array operations over many windows; only the n best of each question are visited in a
-loop. W windows, L tokens, K starts and ends per window, C candidate pairs.
+W windows, L tokens, K starts and ends per window, C candidate pairs.
 """
 
 from __future__ import annotations
@@ -137,9 +136,8 @@ def _by_question(windows: Windows, config: QAConfig) -> Iterator[tuple[int, Cand
     numbers = windows.owner[firsts]
     least = np.lexsort((nulls.sum(axis=1), windows.owner))[firsts]  # the first of equal ones
     begins, ends = (np.searchsorted(pairs.owner, numbers, side) for side in ("left", "right"))
-    for question, begin, end, null in zip(
-        numbers.tolist(), begins.tolist(), ends.tolist(), nulls[least].tolist(), strict=True
-    ):
+    columns = (numbers.tolist(), begins.tolist(), ends.tolist(), nulls[least].tolist())
+    for question, begin, end, null in zip(*columns, strict=True):
         yield question, pairs.select(slice(begin, end)), (null[0], null[1])
 
 
@@ -155,10 +153,8 @@ def _candidates(windows: Windows, config: QAConfig) -> Candidates:
     window, start, end = np.nonzero(valid)
     first_token, last_token = starts[window, start], ends[window, end]
     logits = np.stack([windows.logits[window, first_token, 0], windows.logits[window, last_token, 1]], axis=1)
-    span = np.stack(
-        [windows.offsets[windows.base[window] + first_token, 0], windows.offsets[windows.base[window] + last_token, 1]],
-        axis=1,
-    )
+    base = windows.base[window]
+    span = np.stack([windows.offsets[base + first_token, 0], windows.offsets[base + last_token, 1]], axis=1)
     pairs = Candidates(windows.owner[window], logits.sum(axis=1), logits, span)
     order = np.lexsort((-pairs.score, pairs.owner))  # the first of equal ones
     return pairs.select(order[np.isfinite(pairs.score[order])])
@@ -222,9 +218,7 @@ def _n_best(passage: str, pairs: Candidates, null: tuple[float, float] | None, c
 def _stripped(passage: str, begin: int, end: int) -> tuple[str, int, int]:
     """A span of the passage without white space at its ends: tokens of some tokenizers start with it."""
     text = passage[begin:end]
-    bare = text.strip()
-    if len(bare) != len(text):
-        begin += len(text) - len(text.lstrip())
+    bare, begin = text.strip(), begin + len(text) - len(text.lstrip())
     return bare, begin, begin + len(bare)
 
 

@@ -1,7 +1,6 @@
-"""Sliding windows over passages (P-BERT 4.2, bert: run_squad.py).
+"""Sliding windows over passages (P-BERT 4.2, bert: run_squad.py), gathered by array operations.
 
-Each distinct text is encoded once and windows are gathered by array operations, without a loop over tokens. The rows of
-a chunk are views of shared arrays. E questions, W windows, N texts, T tokens.
+E questions, W windows, N texts, T tokens. The rows of a chunk are views of shared arrays.
 """
 
 from __future__ import annotations

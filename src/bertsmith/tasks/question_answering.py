@@ -145,7 +145,8 @@ def _question(example: Example) -> Question:
 def _prediction(answers: Answers, threshold: float | None) -> Prediction:
     detail: dict[str, Any] = {"answers": [answer._asdict() for answer in answers.best]}
     if threshold is None:
-        return _with_answer(Prediction("", detail=detail), answers.best[0]._asdict() if answers.best else None)
+        no_tokens = {"text": "", "probability": 0.0}  # the passage has no tokens, so that there is no candidate
+        return _with_answer(Prediction("", detail=detail), next(iter(detail["answers"]), no_tokens))
     return _thresholded(Prediction("", detail=detail | {"null_odds": answers.null_odds}), threshold)
 
 
@@ -156,14 +157,9 @@ def _thresholded(prediction: Prediction, threshold: float) -> Prediction:
     return _with_answer(prediction, empty if prediction.detail["null_odds"] > threshold else best)
 
 
-def _with_answer(prediction: Prediction, answer: Mapping[str, Any] | None) -> Prediction:
-    span = {key: answer[key] if answer and answer["text"] else None for key in ("start", "end")}
-    return replace(
-        prediction,
-        value=answer["text"] if answer else "",
-        score=answer["probability"] if answer else 0.0,
-        detail={**prediction.detail, **span},
-    )
+def _with_answer(prediction: Prediction, answer: Mapping[str, Any]) -> Prediction:
+    span = {key: answer[key] if answer["text"] else None for key in ("start", "end")}
+    return replace(prediction, value=answer["text"], score=answer["probability"], detail={**prediction.detail, **span})
 
 
 def _texts(examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, str]:

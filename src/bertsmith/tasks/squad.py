@@ -13,7 +13,7 @@ from bertsmith.errors import DataError
 from bertsmith.tasks.dataset_files import benchmark_files
 from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.question_answering import Misplaced, QuestionAnsweringTask, ScoringRules, locate_answers, shorten
-from bertsmith.tasks.tables import join_names
+from bertsmith.tasks.tables import join_names, read_utf8
 from bertsmith.tasks.task import SPLITS, Dataset, Example
 from bertsmith.tokenizers.pretokenization import replace_surrogates
 
@@ -81,17 +81,11 @@ def _questions(path: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 
 
 def _json(path: Path) -> Any:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
-    if not data.strip():
+    text = read_utf8(path, str(path))
+    if not text.strip():
         raise DataError(f"{path} is empty")
     try:
-        return json.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8: save the file as UTF-8") from None
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError) as error:

@@ -125,15 +125,24 @@ def _text(path: Path, name: str) -> str:
         raise DataError(f"{name} is not valid gzip data ({error}): download it again") from None
     except OSError as error:
         raise DataError(f"{name} cannot be read: {error.strerror or error}") from None
+    return _decoded(data, name, hint="it may be UTF-16: " if data.startswith(_UTF_16) else "")
+
+
+def read_utf8(path: Path, name: str) -> str:
+    """The text of a file that is not a table."""
+    try:
+        return _decoded(path.read_bytes(), name)
+    except OSError as error:
+        raise DataError(f"{name} cannot be read: {error.strerror or error}") from None
+
+
+def _decoded(data: bytes, name: str, *, hint: str = "") -> str:
     data = data.removeprefix(_BOM)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        hint = "it may be UTF-16: " if data.startswith(_UTF_16) else ""
-        raise DataError(
-            f"{name}:{line}: byte 0x{data[error.start]:02x} is not UTF-8: {hint}save the file as UTF-8"
-        ) from None
+        line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
+        raise DataError(f"{name}:{line}: byte 0x{byte:02x} is not UTF-8: {hint}save the file as UTF-8") from None
 
 
 def _nonempty(table: Table) -> Table:
@@ -152,18 +161,15 @@ def _plain(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
 def _quoted(text: str, separator: str, name: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(max(MAX_CELL, csv.field_size_limit()))  # a process-wide limit; 128 KiB by default
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    while True:
-        line = reader.line_num + 1
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise DataError(
-                f"{name}:{line}: not CSV: {error}; if quotes are ordinary characters, set quoted=false"
-            ) from None
-        if row:
-            yield line, row
+    line = 1
+    try:
+        for row in reader:
+            if row:
+                yield line, row
+            line = reader.line_num + 1
+    except csv.Error as error:
+        where = f"{name}:{line}"
+        raise DataError(f"{where}: not CSV: {error}; if quotes are ordinary characters, set quoted=false") from None
 
 
 def _table(

@@ -15,13 +15,8 @@ from numpy.typing import NDArray
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.metrics.sequence_labelling import (
-    Scheme,
-    candidate_schemes,
-    convert_tags,
-    scheme_violations,
-    tags_to_entities,
-)
+from bertsmith.metrics import sequence_labelling
+from bertsmith.metrics.sequence_labelling import Scheme, convert_tags, parse_tag, scheme_violations
 from bertsmith.tasks.tables import join_names
 from bertsmith.tasks.task import Example, Features
 from bertsmith.tokenizers.batch_encoding import BatchEncoder
@@ -101,7 +96,7 @@ def in_iob2(sentences: Sequence[Sentence], given: FileScheme) -> tuple[list[Sent
     """The sentences with their tags in IOB2, and the scheme of the file."""
     tagged = [sentence for sentence in sentences if sentence.gold is not None]
     _check_spelling(tagged)
-    candidates = candidate_schemes(sentence.gold for sentence in tagged)
+    candidates = sequence_labelling.candidate_schemes(sentence.gold for sentence in tagged)
     remark = ""
     if given == "lenient":
         faults = {scheme: sum(1 for _ in _faults(tagged, scheme)) for scheme in candidates}
@@ -121,15 +116,9 @@ def in_iob2(sentences: Sequence[Sentence], given: FileScheme) -> tuple[list[Sent
 
 
 def _check_spelling(sentences: Sequence[Sentence]) -> None:
-    wrong = set()
-    for tag in {tag for sentence in sentences for tag in sentence.gold}:
-        try:
-            tags_to_entities([tag])
-        except DataError:
-            wrong.add(tag)
-    for sentence in sentences if wrong else ():
+    for sentence in sentences:
         for word, tag in enumerate(sentence.gold):
-            if tag in wrong:
+            if parse_tag(tag) is None:
                 raise DataError(
                     f"{word_source(sentence, word)}: {tag[:40]!r} is not a tag: expected O, or B, I, E, S, L or U and "
                     "a type, such as B-PER"

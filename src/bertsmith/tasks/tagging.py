@@ -10,24 +10,16 @@ from typing import Any
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.metrics.sequence_labelling import Entity, entities_to_tags
+from bertsmith.tasks import dataset_files
 from bertsmith.tasks.conll import Columns, read_column_file
-from bertsmith.tasks.dataset_files import (
-    ONE_TEXT,
-    benchmark_files,
-    choose_columns,
-    column_hints,
-    is_missing,
-    parse_text,
-    row_ids,
-    split_layout,
-)
+from bertsmith.tasks.dataset_files import ONE_TEXT, column_hints, is_missing, parse_text
 from bertsmith.tasks.tables import JSON_ANY, JSON_LINES, PARQUET, Table, join_names, printable, read_table
 from bertsmith.tasks.tagged_text import Sentence, Spans, TaggingConfig, Unit, join_words, split_text
 from bertsmith.tasks.task import Dataset
 from bertsmith.tasks.token_classification import TokenClassificationTask
 
 TABLES = (*JSON_LINES, JSON_ANY, PARQUET)
-LAYOUT = split_layout((".conll", ".bio", ".iob", ".txt", ".tsv", *TABLES))
+LAYOUT = dataset_files.split_layout((".conll", ".bio", ".iob", ".txt", ".tsv", *TABLES))
 EXPECTED = "train.conll, dev.conll, test.conll (or .bio, .iob, .txt, .tsv, .jsonl, .parquet)"
 ROLES = ("words", "tags", "text", "entities", "document")
 WORDS = column_hints("words", "tokens", "words", "sentence")
@@ -61,7 +53,7 @@ class Config(TaggingConfig):
             detected[f"{split}: columns"] = join_names([f"{role} = {column}" for role, column in chosen.items()])
             return sentences
 
-        dataset = Dataset(benchmark_files("tagging", files, LAYOUT, expected=EXPECTED), load, detected)
+        dataset = Dataset(dataset_files.benchmark_files("tagging", files, LAYOUT, expected=EXPECTED), load, detected)
         return TokenClassificationTask("tagging", dataset, config=self, labels=labels, unit=self.unit)
 
     def _number(self, role: str, path: Path) -> int:
@@ -79,10 +71,12 @@ def read_rows(
     given = {role: column for role, column in given.items() if column}
     lists = "words" in given or ("entities" not in given and _has_word_lists(table))
     optional = () if tagged else ("tags", "entities")
-    chosen = choose_columns(table, given, [WORDS, TAGS] if lists else [ONE_TEXT, ENTITIES], optional=optional)
+    chosen = dataset_files.choose_columns(
+        table, given, [WORDS, TAGS] if lists else [ONE_TEXT, ENTITIES], optional=optional
+    )
     parse = _parse_lists if lists else _parse_text
     sentences = []
-    for row, id in enumerate(row_ids(table)):
+    for row, id in enumerate(dataset_files.row_ids(table)):
         source = table.source(row)
         cells = {role: table.rows[row][table.column_index(column)] for role, column in chosen.items()}
         text, spans, gold = parse(cells, chosen, source, unit)
@@ -141,8 +135,7 @@ def _parse_text(cells: Mapping[str, Any], columns: Mapping[str, str], source: st
     for first, second in pairwise(entities):
         if second.start < first.end:
             both = " and ".join(
-                f"{entity.type} {text[spans[entity.start][0] : spans[entity.end - 1][1]]!r}"
-                for entity in (first, second)
+                f"{kind} {text[spans[begin][0] : spans[end - 1][1]]!r}" for kind, begin, end in (first, second)
             )
             raise DataError(f"{source}: the entities {both} overlap: each word can have only one")
     return text, spans, tuple(entities_to_tags(entities, words=len(spans), scheme="IOB2"))

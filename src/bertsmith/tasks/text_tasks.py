@@ -182,12 +182,7 @@ class RegressionTask(TextTask):
     has_probabilities = False
 
     def __init__(
-        self,
-        name: str,
-        dataset: Dataset | None = None,
-        *,
-        main_metric: str = "pearson",
-        threshold: float | None = None,
+        self, name: str, dataset: Dataset | None = None, *, main_metric: str = "pearson", threshold: float | None = None
     ) -> None:
         super().__init__(name, dataset)
         self.main_metric = main_metric

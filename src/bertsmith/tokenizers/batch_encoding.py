@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.tokenizers.pretokenization import replace_surrogates
+from bertsmith.tokenizers.pretokenization import GROUP, replace_surrogates
+from bertsmith.tokenizers.special_tokens import EMPTY
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded
 
 Numbers = NDArray[np.int64]
-GROUP = 512  # chunks that are passed to the backend as one text
 WHITESPACE = np.array([chr(code).isspace() for code in range(0x3002)])  # by code point; none is beyond U+3000
 MAX_CACHED_TOKENS = 4_000_000  # about 64 MB
 
@@ -42,13 +42,12 @@ class BatchEncoder:
 
     def _clear(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._ids, self._words = np.zeros(0, np.int32), np.zeros(0, np.int32)
-        self._offsets = np.zeros((0, 2), np.int32)
-        self._sizes, self._lengths, self._counts = (np.zeros(0, np.int64) for _ in range(3))
+        self._lengths, self._counts, sizes = (np.zeros(0, np.int64) for _ in range(3))  # characters, words, tokens
+        self._encoded = EncodedBatch(EMPTY.ids, EMPTY.offsets, EMPTY.words, sizes)
 
     def __call__(self, texts: Sequence[str]) -> EncodedBatch:
         """The same ids, offsets and words as `Tokenizer.encode_batch`."""
-        if len(self._ids) > MAX_CACHED_TOKENS:
+        if len(self._encoded.ids) > MAX_CACHED_TOKENS:
             self._clear()
         texts = [replace_surrogates(text) for text in texts]
         chunked = [self._chunker.chunks(text) for text in texts]
@@ -66,29 +65,28 @@ class BatchEncoder:
 
     def _gather(self, number: Numbers, begins: Numbers, count: Numbers) -> EncodedBatch:
         """The tokens of chunks [U] that begin at these characters of their texts; `count` [N] chunks per text."""
-        sizes, words = self._sizes[number], self._counts[number]
-        starts = np.cumsum(self._sizes) - self._sizes
+        encoded = self._encoded
+        sizes, words = encoded.lengths[number], self._counts[number]
+        starts = np.cumsum(encoded.lengths) - encoded.lengths
         source = np.arange(sizes.sum()) + np.repeat(starts[number] - (np.cumsum(sizes) - sizes), sizes)
         text_first = np.cumsum(count) - count  # [N] index of the first chunk of each text
         tokens_before, words_before = (np.concatenate([[0], np.cumsum(each)]) for each in (sizes, words))
         word = words_before[:-1] - np.repeat(words_before[text_first], count)
         return EncodedBatch(
-            ids=self._ids[source],
-            offsets=self._offsets[source] + np.repeat(begins.astype(np.int32), sizes)[:, None],
-            words=self._words[source] + np.repeat(word.astype(np.int32), sizes),
+            ids=encoded.ids[source],
+            offsets=encoded.offsets[source] + np.repeat(begins.astype(np.int32), sizes)[:, None],
+            words=encoded.words[source] + np.repeat(word.astype(np.int32), sizes),
             lengths=tokens_before[text_first + count] - tokens_before[text_first],
         )
 
     def _add(self, chunks: list[str]) -> None:
         found = [self._encode_new(chunks[begin : begin + GROUP]) for begin in range(0, len(chunks), GROUP)]
         self._numbers.update(zip(chunks, range(len(self._numbers), len(self._numbers) + len(chunks)), strict=True))
-        self._ids = np.concatenate([self._ids, *(part.ids for part in found)])
-        self._offsets = np.concatenate([self._offsets, *(part.offsets for part in found)])
-        self._words = np.concatenate([self._words, *(part.words for part in found)])
-        self._sizes = np.concatenate([self._sizes, *(part.lengths for part in found)])
+        self._encoded = EncodedBatch(*map(np.concatenate, zip(self._encoded, *found, strict=True)))
         self._lengths = np.append(self._lengths, np.fromiter(map(len, chunks), np.int64, len(chunks)))
-        last = np.append(self._words, 0)[np.cumsum(self._sizes) - 1]
-        self._counts = np.where(self._sizes > 0, last + 1, 0)
+        sizes = self._encoded.lengths
+        last = np.append(self._encoded.words, 0)[np.cumsum(sizes) - 1]
+        self._counts = np.where(sizes > 0, last + 1, 0)
 
     def _encode_new(self, chunks: list[str]) -> EncodedBatch:
         """Chunks encoded separately. One joined text takes less time, if it is split into the same chunks again."""

@@ -7,20 +7,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from bertsmith.errors import ConfigError
 from bertsmith.tokenizers import training
-from bertsmith.tokenizers.folder import Merges, TokenizerFolder, backend_merges, merges_files
+from bertsmith.tokenizers.folder import Merges, TokenizerFolder, backend_merges
 from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER
-from bertsmith.tokenizers.special_tokens import BOS_KEYS, SpecialTokens, register_special_tokens
-from bertsmith.tokenizers.tokenizer import MAX_LENGTH, Tokenizer
+from bertsmith.tokenizers.special_tokens import BOS_KEYS, SpecialTokens
+from bertsmith.tokenizers.tokenizer import BuildOptions, MergesTokenizer
 
 END = "</w>"
 # <pad> is an addition: GPT-1 pads with id 0, which is <unk>, but batches must distinguish padding from unknown words.
@@ -35,13 +35,8 @@ SIGNS = (
 )
 
 
-def _normalizer() -> normalizers.Normalizer:
-    replacements = [normalizers.Replace(old, new) for old, new in REPLACED.items()]
-    return normalizers.Sequence([*replacements, normalizers.Lowercase()])
-
-
-def _words() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex(SIGNS), "isolated")])
+NORMALIZER = normalizers.Sequence([*itertools.starmap(normalizers.Replace, REPLACED.items()), normalizers.Lowercase()])
+WORDS = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex(SIGNS), "isolated")])
 
 
 class Splitter:
@@ -49,14 +44,10 @@ class Splitter:
 
     chunker = WHITESPACE_CHUNKER
 
-    def __init__(self) -> None:
-        self.normalizer = _normalizer()
-        self.words = _words()
-
     def __call__(self, chunk: str) -> Sequence[str]:
         if chunk.isascii() and chunk.isalnum():
             return (chunk.lower(),)
-        return [word for word, _ in self.words.pre_tokenize_str(self.normalizer.normalize_str(chunk))]
+        return [word for word, _ in WORDS.pre_tokenize_str(NORMALIZER.normalize_str(chunk))]
 
 
 @dataclass(frozen=True)
@@ -92,63 +83,44 @@ class Config:
         return BPE.build([*training.tokens_by_id(trained), *LAST], backend_merges(trained))
 
 
-class BPE(Tokenizer):
+class BPE(MergesTokenizer):
     """GPT-1's tokenizer."""
 
     kind = "bpe"
     transformers_classes = ("OpenAIGPTTokenizer",)
+    default_special_tokens = SPECIALS
     special_token_keys = BOS_KEYS
     default_chunker = WHITESPACE_CHUNKER
 
     @classmethod
-    def build(
-        cls,
-        tokens: Sequence[str],
-        merges: Merges,
-        *,
-        special_tokens: SpecialTokens = SPECIALS,
-        max_length: int = MAX_LENGTH,
-        added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
-    ) -> BPE:
+    def build(cls, tokens: Sequence[str], merges: Merges, **options: Unpack[BuildOptions]) -> BPE:
         """From tokens by id and merges in order of application."""
         ids = {token: number for number, token in enumerate(tokens)}
-        model = models.BPE(ids, merges, unk_token=special_tokens.unknown, end_of_word_suffix=END, fuse_unk=False)
+        unknown = options.get("special_tokens", SPECIALS).unknown
+        model = models.BPE(ids, merges, unk_token=unknown, end_of_word_suffix=END, fuse_unk=False)
         backend = tokenizers.Tokenizer(model)
-        backend.normalizer = _normalizer()
-        backend.pre_tokenizer = _words()
+        backend.normalizer = NORMALIZER
+        backend.pre_tokenizer = WORDS
         backend.decoder = decoders.BPEDecoder(suffix=END)
-        special_ids = register_special_tokens(backend, special_tokens, added)
-        backend.post_processor = cls.template.post_processor(special_tokens, special_ids)
-        return cls(backend, special_tokens=special_tokens, max_length=max_length)
+        return cls.from_backend(backend, **options)
 
     @classmethod
     def from_folder(cls, contents: TokenizerFolder) -> BPE:
         tokens, merges = contents.merges()
-        special_tokens = contents.special_tokens(cls.special_token_keys, SPECIALS)
-        added = contents.added()
-        present = {*tokens, *(token.content for _, token in added)}
+        options = cls.folder_options(contents)
+        special_tokens = options["special_tokens"].tokens()
+        present = {*tokens, *(token.content for _, token in options["added"])}
         # OpenAI's files end before the special tokens of fine-tuning.
+        ordered = dict.fromkeys(token for token in (*LAST, *special_tokens) if token in special_tokens)
         absent = [
-            token
-            for token in (*LAST, *special_tokens.tokens())
-            if token in special_tokens.tokens() and token not in present
+            tokenizers.AddedToken(token, normalized=False, special=True) for token in ordered if token not in present
         ]
-        first = len(present)
-        added += [
-            (first + index, tokenizers.AddedToken(token, normalized=False, special=True))
-            for index, token in enumerate(dict.fromkeys(absent))
-        ]
-        max_length = contents.max_length(MAX_LENGTH)
-        return cls.build(tokens, merges, special_tokens=special_tokens, max_length=max_length, added=added)
+        options["added"] = [*options["added"], *enumerate(absent, len(present))]
+        return cls.build(tokens, merges, **options)
 
     @classmethod
     def recognises(cls, contents: TokenizerFolder) -> bool:
         return contents.model.get("type") == "BPE" and contents.model.get("end_of_word_suffix") == END
-
-    @cached_property
-    def merges(self) -> Merges:
-        """The merges, in order of application."""
-        return backend_merges(self.backend)
 
     def rules(self) -> dict[str, Any]:
         return {"replaced": REPLACED, "signs": SIGNS, "end": END, "merges": self.merges}
@@ -156,6 +128,3 @@ class BPE(Tokenizer):
     def transformers_config(self) -> dict[str, Any]:
         # OpenAIGPTTokenizer of transformers has other rules; this class reads tokenizer.json as it is.
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
-
-    def vocabulary_files(self) -> dict[str, bytes]:
-        return merges_files(self.backend, self.merges)

@@ -7,10 +7,9 @@ visible character (a space as `Ġ`), and merges combine these.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import tokenizers
@@ -19,13 +18,14 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers import training
-from bertsmith.tokenizers.folder import Merges, TokenizerFolder, backend_merges, merges_files
+from bertsmith.tokenizers.folder import Merges, TokenizerFolder, backend_merges
 from bertsmith.tokenizers.pretokenization import Chunker
-from bertsmith.tokenizers.special_tokens import CLS_KEYS, FrameTemplate, SpecialTokens, register_special_tokens
-from bertsmith.tokenizers.tokenizer import MAX_LENGTH, Tokenizer
+from bertsmith.tokenizers.special_tokens import CLS_KEYS, FrameTemplate, SpecialTokens
+from bertsmith.tokenizers.tokenizer import BuildOptions, MergesTokenizer
 
 SPECIALS = SpecialTokens("<pad>", "<unk>", start="<s>", separator="</s>", end="</s>", mask="<mask>")
 FIRST = ["<s>", "<pad>", "</s>", "<unk>"]  # ids 0 to 3, as in RoBERTa; <mask> is the last id
+BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 WHITE_SPACE = ("Ġ", "ĉ", "Ċ", "ċ", "Č", "č")  # space, tab and the line ends, as visible bytes
 
@@ -47,13 +47,10 @@ class Splitter:
 
     chunker = CHUNKER
 
-    def __init__(self) -> None:
-        self.words = pre_tokenizers.ByteLevel(add_prefix_space=False)
-
     def __call__(self, chunk: str) -> Sequence[str]:
         if PLAIN.fullmatch(chunk):
             return (chunk.replace(" ", "Ġ"),)
-        return [word for word, _ in self.words.pre_tokenize_str(chunk)]
+        return [word for word, _ in BYTE_LEVEL.pre_tokenize_str(chunk)]
 
 
 @dataclass(frozen=True)
@@ -91,11 +88,12 @@ class Config:
         return ByteBPE.build(tokens, backend_merges(trained), added=[(len(tokens) - 1, mask)])
 
 
-class ByteBPE(Tokenizer):
+class ByteBPE(MergesTokenizer):
     """RoBERTa's tokenizer."""
 
     kind = "byte_bpe"
     transformers_classes = ("RobertaTokenizer", "LongformerTokenizer")
+    default_special_tokens = SPECIALS
     special_token_keys: ClassVar[Mapping[str, str]] = CLS_KEYS | {"end": "eos_token"}
     template = FrameTemplate(pair=("start", "a", "separator", "separator", "b", "end"))
     default_chunker = CHUNKER
@@ -107,32 +105,27 @@ class ByteBPE(Tokenizer):
         merges: Merges,
         *,
         add_prefix_space: bool = False,
-        special_tokens: SpecialTokens = SPECIALS,
-        max_length: int = MAX_LENGTH,
-        added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
+        **options: Unpack[BuildOptions],
     ) -> ByteBPE:
         """From tokens by id and merges in order of application."""
         ids = {token: number for number, token in enumerate(tokens)}
         backend = tokenizers.Tokenizer(models.BPE(ids, merges))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
         backend.decoder = decoders.ByteLevel()
-        special_ids = register_special_tokens(backend, special_tokens, added)
+        tokenizer = cls.from_backend(backend, **options)
         end, start = (
-            (token, special_ids[token]) for token in (str(special_tokens.separator), str(special_tokens.start))
+            (tokenizer.id_to_token(number), number) for number in (tokenizer.separator_id, tokenizer.start_id)
         )
         backend.post_processor = processors.RobertaProcessing(
             end, start, trim_offsets=True, add_prefix_space=add_prefix_space
         )
-        return cls(backend, special_tokens=special_tokens, max_length=max_length)
+        return tokenizer
 
     def is_continuation(self) -> NDArray[np.bool_]:
         """Tokens without white space before them: words are separated by white space (fairseq: whole-word masking)."""
-        return np.array(
-            [
-                number not in self.special_ids and not token.startswith(WHITE_SPACE)
-                for number, token in enumerate(self.tokens())
-            ]
-        )
+        continues = np.array([not token.startswith(WHITE_SPACE) for token in self.tokens()])
+        continues[list(self.special_ids)] = False
+        return continues
 
     @classmethod
     def from_folder(cls, contents: TokenizerFolder) -> ByteBPE:
@@ -142,14 +135,8 @@ class ByteBPE(Tokenizer):
             raise DataError(
                 f"its pre_tokenizer is {pre_tokenizer.get('type')}, expected ByteLevel for a byte_bpe tokenizer"
             )
-        return cls.build(
-            tokens,
-            merges,
-            add_prefix_space=contents.config.get("add_prefix_space", pre_tokenizer.get("add_prefix_space", False)),
-            special_tokens=contents.special_tokens(cls.special_token_keys, SPECIALS),
-            max_length=contents.max_length(MAX_LENGTH),
-            added=contents.added(),
-        )
+        prefix = contents.config.get("add_prefix_space", pre_tokenizer.get("add_prefix_space", False))
+        return cls.build(tokens, merges, add_prefix_space=prefix, **cls.folder_options(contents))
 
     @classmethod
     def recognises(cls, contents: TokenizerFolder) -> bool:
@@ -157,24 +144,15 @@ class ByteBPE(Tokenizer):
             return contents.model.get("type") == "BPE" and contents.section("pre_tokenizer").get("type") == "ByteLevel"
         return not contents.class_name and contents.has("vocab.json") and contents.has("merges.txt")
 
-    @cached_property
-    def merges(self) -> Merges:
-        """The merges, in order of application."""
-        return backend_merges(self.backend)
-
     def rules(self) -> dict[str, Any]:
         return {"add_prefix_space": self.backend.pre_tokenizer.add_prefix_space, "merges": self.merges}
 
     def transformers_config(self) -> dict[str, Any]:
         return {
-            "tokenizer_class": "RobertaTokenizer",
             "add_prefix_space": self.backend.pre_tokenizer.add_prefix_space,
             "trim_offsets": True,
             "bos_token": self.special_tokens.start,
         }
-
-    def vocabulary_files(self) -> dict[str, bytes]:
-        return merges_files(self.backend, self.merges)
 
     def chunker(self) -> Chunker:
         chunker = super().chunker()

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers.folder import TokenizerFolder
+from bertsmith.tokenizers.folder import MAX_LENGTH, TokenizerFolder
 from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER, replace_surrogates, split_words
 from bertsmith.tokenizers.special_tokens import SpecialTokens
-from bertsmith.tokenizers.tokenizer import MAX_LENGTH, PythonTokenizer, Token
+from bertsmith.tokenizers.tokenizer import PythonTokenizer, Token
 
 START, END, WORD_BEGIN, WORD_END, PADDING = range(256, 261)
 WIDTH = 50  # of a word: 48 bytes and the two word boundaries
@@ -105,13 +105,10 @@ class Characters(PythonTokenizer):
 
     @classmethod
     def from_folder(cls, contents: TokenizerFolder) -> Characters:
-        return cls(max_length=contents.max_length(MAX_LENGTH))
+        return cls(max_length=contents.max_length())
 
     def rules(self) -> dict[str, Any]:
         return {"width": WIDTH}
-
-    def transformers_config(self) -> dict[str, Any]:
-        return {"tokenizer_class": self.transformers_classes[0]}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Characters, max_length=self.max_length), ()

@@ -18,6 +18,7 @@ DEFINITION = "tokenizer.json"
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 BPE_VOCABULARY = "vocab.json"
 MERGES = "merges.txt"
+MAX_LENGTH = 512  # positions of BERT and RoBERTa
 
 Merges = list[tuple[str, str]]
 
@@ -70,10 +71,10 @@ class TokenizerFolder:
         """The tokens of tokenizer.json's model, by id."""
         return tokens_in_id_order(self.model.get("vocab"), self.path / DEFINITION)
 
-    def max_length(self, default: int) -> int:
+    def max_length(self) -> int:
         """`model_max_length` of tokenizer_config.json."""
         value = self.config.get("model_max_length")
-        return int(value) if isinstance(value, int | float) else default
+        return int(value) if isinstance(value, int | float) else MAX_LENGTH
 
     def added(self) -> list[tuple[int, tokenizers.AddedToken]]:
         """Tokens that the backend matches in texts before its rules, special or not, by id."""
@@ -106,16 +107,6 @@ def _added_token(entry: Mapping[str, Any]) -> tokenizers.AddedToken:
 def backend_merges(backend: tokenizers.Tokenizer) -> Merges:
     """The merges of a backend, in order of application."""
     return _pairs(json.loads(backend.to_str())["model"]["merges"], DEFINITION)
-
-
-def merges_files(backend: tokenizers.Tokenizer, merges: Merges) -> dict[str, bytes]:
-    """vocab.json and merges.txt."""
-    tokens = tokens_in_id_order(backend.get_vocab(with_added_tokens=False), "the vocabulary")
-    lines = ["#version: 0.2", *(f"{left} {right}" for left, right in merges)]
-    return {
-        BPE_VOCABULARY: json.dumps({token: number for number, token in enumerate(tokens)}, ensure_ascii=False).encode(),
-        MERGES: "".join(f"{line}\n" for line in lines).encode(),
-    }
 
 
 def _pairs(merges: list[Any], where: object) -> Merges:

@@ -14,21 +14,10 @@ from bertsmith.errors import BertsmithError, DataError
 from bertsmith.types import Encoded, Frame, Row, Slot
 
 # Role -> key of tokenizer_config.json, for encoders with [CLS] and for language models with <bos>.
-CLS_KEYS = {
-    "padding": "pad_token",
-    "unknown": "unk_token",
-    "start": "cls_token",
-    "separator": "sep_token",
-    "end": "sep_token",
-    "mask": "mask_token",
-}
-BOS_KEYS = {
-    "padding": "pad_token",
-    "unknown": "unk_token",
-    "start": "bos_token",
-    "separator": "sep_token",
-    "end": "eos_token",
-}
+SHARED_KEYS = {"padding": "pad_token", "unknown": "unk_token"}
+CLS_KEYS = SHARED_KEYS | {"start": "cls_token", "separator": "sep_token", "end": "sep_token", "mask": "mask_token"}
+BOS_KEYS = SHARED_KEYS | {"start": "bos_token", "separator": "sep_token", "end": "eos_token"}
+AddedTokens = Iterable[tuple[int, tokenizers.AddedToken]]
 EMPTY = Encoded(np.zeros(0, np.int32), np.zeros((0, 2), np.int32), np.zeros(0, np.int32))
 
 
@@ -66,7 +55,9 @@ class FrameTemplate(NamedTuple):
         single, pair = (tuple(slots.get(name) or ids[name] for name in names) for names in (self.single, self.pair))
         return Frame(single, pair, self.pair_segments)
 
-    def post_processor(self, special_tokens: SpecialTokens, ids: Mapping[str, int]) -> processors.TemplateProcessing:
+    def post_processor(
+        self, special_tokens: SpecialTokens, backend: tokenizers.Tokenizer
+    ) -> processors.TemplateProcessing:
         """The frame as a post-processor of the tokenizers library, for tokenizer.json."""
         names = special_tokens.roles() | {"a": "$A", "b": "$B"}
         used = dict.fromkeys(names[role] for role in self.pair if role not in ("a", "b"))
@@ -74,7 +65,7 @@ class FrameTemplate(NamedTuple):
         return processors.TemplateProcessing(
             single=" ".join(names[role] + (":0" if self.pair_segments else "") for role in self.single),
             pair=" ".join(names[role] + segment for role, segment in zip(self.pair, segments, strict=True)),
-            special_tokens=[(token, ids[token]) for token in used],
+            special_tokens=[(token, backend.token_to_id(token)) for token in used],
         )
 
 
@@ -102,7 +93,10 @@ def frame_texts(layout: Frame, a: Encoded, b: Encoded | None, *, max_length: int
         raise BertsmithError(f"max_length={max_length} is too short for {specials} special tokens: increase it")
     second = EMPTY if b is None else b
     keep = truncate_pair(len(a), len(second), budget=max_length - specials)
-    texts = [_truncated(text, count) for text, count in zip((a, second), keep, strict=True)]
+    texts = [
+        Encoded(text.ids[:count], text.offsets[:count], text.words[:count])
+        for text, count in zip((a, second), keep, strict=True)
+    ]
     parts = [_special(slot) if isinstance(slot, int) else texts["ab".index(slot)] for slot in slots]
     sequences = [-1 if isinstance(slot, int) else "ab".index(slot) for slot in slots]
     sizes = [len(part) for part in parts]
@@ -117,20 +111,14 @@ def frame_texts(layout: Frame, a: Encoded, b: Encoded | None, *, max_length: int
     )
 
 
-def _truncated(text: Encoded, count: int) -> Encoded:
-    return Encoded(text.ids[:count], text.offsets[:count], text.words[:count])
-
-
 def _special(token: int) -> Encoded:
     return Encoded(np.array([token], np.int32), np.zeros((1, 2), np.int32), np.array([-1], np.int32))
 
 
 def register_special_tokens(
-    backend: tokenizers.Tokenizer,
-    special_tokens: SpecialTokens,
-    added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
-) -> dict[str, int]:
-    """Registers special tokens and the `added` tokens of a folder with the backend; returns special token -> id."""
+    backend: tokenizers.Tokenizer, special_tokens: SpecialTokens, added: AddedTokens = ()
+) -> None:
+    """Registers special tokens and the `added` tokens of a folder with the backend."""
     known = set()
     for number, token in added:
         (backend.add_special_tokens if token.special else backend.add_tokens)([token])
@@ -139,12 +127,10 @@ def register_special_tokens(
             raise DataError(
                 f"added token {token.content!r} has id {number}, which is not the next id of the vocabulary"
             )
-    ids = {token: backend.token_to_id(token) for token in special_tokens.tokens()}
-    missing = [token for token, number in ids.items() if number is None]
+    missing = [token for token in special_tokens.tokens() if backend.token_to_id(token) is None]
     if missing:
         raise DataError(
             f"the vocabulary of {backend.get_vocab_size()} tokens lacks the special tokens {', '.join(missing)}"
         )
-    others = [token for token in ids if token not in known]
+    others = [token for token in special_tokens.tokens() if token not in known]
     backend.add_special_tokens([tokenizers.AddedToken(token, special=True, normalized=False) for token in others])
-    return {token: number for token, number in ids.items() if number is not None}

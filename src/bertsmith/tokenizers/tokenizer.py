@@ -10,9 +10,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypedDict, Unpack
 
 import numpy as np
 import tokenizers
@@ -23,10 +23,11 @@ from bertsmith import config, types
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.system.durable import Disk
 from bertsmith.tokenizers import folder
-from bertsmith.tokenizers.folder import TokenizerFolder
+from bertsmith.tokenizers.folder import MAX_LENGTH, Merges, TokenizerFolder
 from bertsmith.tokenizers.pretokenization import ChunkCache, Chunker, Ids, encode_chunks, replace_surrogates
 from bertsmith.tokenizers.special_tokens import (
     BOS_KEYS,
+    AddedTokens,
     FrameTemplate,
     SpecialTokens,
     frame_texts,
@@ -35,7 +36,27 @@ from bertsmith.tokenizers.special_tokens import (
 from bertsmith.tokenizers.training import WordSplitter
 
 PACKAGE = "bertsmith.tokenizers"
-MAX_LENGTH = 512  # positions of BERT and RoBERTa
+
+
+class RoleId:
+    """The id of the special token with a role; an error if the tokenizer has no such token."""
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+
+    def __get__(self, tokenizer: Tokenizer, _: type[Tokenizer]) -> int:
+        roles = tokenizer._roles
+        if self.role not in roles:
+            raise BertsmithError(f"this {tokenizer.kind} tokenizer has no {self.role} token; it has {', '.join(roles)}")
+        return roles[self.role]
+
+
+class BuildOptions(TypedDict, total=False):
+    """What a folder may change besides the vocabulary and the rules."""
+
+    special_tokens: SpecialTokens
+    max_length: int
+    added: AddedTokens
 
 
 class Tokenizer:
@@ -43,10 +64,17 @@ class Tokenizer:
 
     kind: ClassVar[str]
     transformers_classes: ClassVar[tuple[str, ...]] = ()  # class names in transformers, without "Fast"
+    default_special_tokens: ClassVar[SpecialTokens]
     special_token_keys: ClassVar[Mapping[str, str]]  # role -> key of tokenizer_config.json
     template: ClassVar[FrameTemplate] = FrameTemplate()
     default_chunker: ClassVar[Chunker] = Chunker()
     cache_limit: int = 400_000  # chunks that `encode_ids` caches
+    padding_id = RoleId("padding")
+    unknown_id = RoleId("unknown")
+    start_id = RoleId("start")
+    separator_id = RoleId("separator")
+    end_id = RoleId("end")
+    mask_id = RoleId("mask")
 
     def __init__(
         self, backend: tokenizers.Tokenizer, *, special_tokens: SpecialTokens, max_length: int = MAX_LENGTH
@@ -65,13 +93,27 @@ class Tokenizer:
         self.frame_ids: types.Frame = self.template.build(self._roles)
         self._cache = ChunkCache(self._encode_uncached, self.chunker(), id_dtype=self.id_dtype, limit=self.cache_limit)
 
+    @classmethod
+    def from_backend(cls, backend: tokenizers.Tokenizer, **options: Unpack[BuildOptions]) -> Self:
+        """From a backend that has no special tokens and no frame yet."""
+        special_tokens = options.get("special_tokens", cls.default_special_tokens)
+        register_special_tokens(backend, special_tokens, options.get("added", ()))
+        backend.post_processor = cls.template.post_processor(special_tokens, backend)
+        return cls(backend, special_tokens=special_tokens, max_length=options.get("max_length", MAX_LENGTH))
+
+    @classmethod
+    def folder_options(cls, contents: TokenizerFolder) -> BuildOptions:
+        """All options, as a folder has them."""
+        special_tokens = contents.special_tokens(cls.special_token_keys, cls.default_special_tokens)
+        return {"special_tokens": special_tokens, "max_length": contents.max_length(), "added": contents.added()}
+
     def rules(self) -> dict[str, Any]:
         """Everything besides vocabulary, special tokens and frame that determines the ids, as plain JSON values."""
         raise NotImplementedError
 
     def transformers_config(self) -> dict[str, Any]:
         """The entries of tokenizer_config.json from which transformers builds the same rules."""
-        raise NotImplementedError
+        return {}
 
     def vocabulary_files(self) -> dict[str, bytes]:
         """Files of this kind besides the JSON files, such as vocab.txt."""
@@ -85,16 +127,6 @@ class Tokenizer:
     def from_folder(cls, contents: TokenizerFolder) -> Self:
         """The tokenizer of a folder of this kind."""
         raise NotImplementedError
-
-    @classmethod
-    def read(cls, path: str | Path) -> Self:
-        """The tokenizer of a folder of this kind; problems are DataErrors that name the folder."""
-        try:
-            return cls.from_folder(TokenizerFolder.open(path))
-        except DataError as error:
-            raise error if str(path) in str(error) else DataError(f"{path}: {error}") from error
-        except Exception as error:  # the tokenizers library raises bare ones for files that it cannot parse
-            raise DataError(f"{path}: its files are not in the format of transformers ({error!r})") from error
 
     @classmethod
     def recognises(cls, contents: TokenizerFolder) -> bool:
@@ -147,35 +179,6 @@ class Tokenizer:
     def token_to_id(self, token: str) -> int | None:
         return self._ids.get(token)
 
-    @property
-    def padding_id(self) -> int:
-        return self._roles["padding"]
-
-    @property
-    def unknown_id(self) -> int:
-        return self._roles["unknown"]
-
-    @property
-    def start_id(self) -> int:
-        return self._role("start")
-
-    @property
-    def separator_id(self) -> int:
-        return self._role("separator")
-
-    @property
-    def end_id(self) -> int:
-        return self._role("end")
-
-    @property
-    def mask_id(self) -> int:
-        return self._role("mask")
-
-    def _role(self, role: str) -> int:
-        if role not in self._roles:
-            raise BertsmithError(f"this {self.kind} tokenizer has no {role} token; it has {', '.join(self._roles)}")
-        return self._roles[role]
-
     @cached_property
     def fingerprint(self) -> str:
         """16 hexadecimal digits, equal for tokenizers that produce the same ids and frames for every text."""
@@ -189,9 +192,9 @@ class Tokenizer:
     def files(self) -> dict[str, bytes]:
         """The files of a transformers tokenizer folder, by name; deterministic."""
         named = {key: self.special_tokens.roles()[role] for role, key in self.special_token_keys.items()}
-        settings = self.transformers_config() | named | {"model_max_length": self.max_length}
+        settings = {"tokenizer_class": self.transformers_classes[0]} | self.transformers_config() | named
         return {
-            folder.CONFIG: folder.json_bytes(settings),
+            folder.CONFIG: folder.json_bytes(settings | {"model_max_length": self.max_length}),
             folder.SPECIAL_TOKENS_MAP: folder.json_bytes(named),
             folder.DEFINITION: self.backend.to_str(pretty=True).encode() + b"\n",
             **self.vocabulary_files(),
@@ -218,11 +221,8 @@ class Tokenizer:
         return encode_chunks(self.backend, texts)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.backend.to_str(), self.special_tokens, self.max_length)
-
-
-def _rebuild(cls: type[Tokenizer], definition: str, special_tokens: SpecialTokens, max_length: int) -> Tokenizer:
-    return cls(tokenizers.Tokenizer.from_str(definition), special_tokens=special_tokens, max_length=max_length)
+        rebuild = partial(type(self), special_tokens=self.special_tokens, max_length=self.max_length)
+        return rebuild, (self.backend,)
 
 
 def _encoded(encoding: tokenizers.Encoding) -> types.Encoded:
@@ -233,6 +233,24 @@ def _encoded(encoding: tokenizers.Encoding) -> types.Encoded:
         offsets=np.array(encoding.offsets, np.int32).reshape(-1, 2),
         words=np.cumsum(begins, dtype=np.int32),
     )
+
+
+class MergesTokenizer(Tokenizer):
+    """A byte-pair encoding."""
+
+    @cached_property
+    def merges(self) -> Merges:
+        """The merges, in order of application."""
+        return folder.backend_merges(self.backend)
+
+    def vocabulary_files(self) -> dict[str, bytes]:
+        ids = self.backend.get_vocab(with_added_tokens=False)
+        ordered = {token: ids[token] for token in folder.tokens_in_id_order(ids, "the vocabulary")}
+        lines = ["#version: 0.2", *(f"{left} {right}" for left, right in self.merges)]
+        return {
+            folder.BPE_VOCABULARY: json.dumps(ordered, ensure_ascii=False).encode(),
+            folder.MERGES: folder.vocabulary_bytes(lines),
+        }
 
 
 class Token(NamedTuple):
@@ -305,7 +323,6 @@ class TokenizerConfig(Protocol):
 class Kind(NamedTuple):
     """A kind of tokenizer: the classes of one module of this package."""
 
-    name: str
     config: type[TokenizerConfig]
     tokenizer: type[Tokenizer]
 
@@ -320,18 +337,22 @@ def kind(name: str) -> Kind:
     module = config.find_kind(PACKAGE, name)
     own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
     (tokenizer,) = [value for value in own if issubclass(value, Tokenizer)]
-    return Kind(name, module.Config, tokenizer)
+    return Kind(module.Config, tokenizer)
 
 
 def load(path: str | Path) -> Tokenizer:
     """The tokenizer of a folder of any kind, written by bertsmith or by transformers."""
     contents = TokenizerFolder.open(path)
     known = [kind(name).tokenizer for name in kinds()]
-    for tokenizer in known:
-        if contents.class_name in tokenizer.transformers_classes:
-            return tokenizer.read(path)
-    for tokenizer in known:
-        if tokenizer.recognises(contents):
-            return tokenizer.read(path)
-    found = contents.class_name or contents.model.get("type") or "no tokenizer_config.json, tokenizer.json or vocab.txt"
-    raise DataError(f"{path}: this folder is not a supported tokenizer ({found}); supported: {', '.join(kinds())}")
+    named = [tokenizer for tokenizer in known if contents.class_name in tokenizer.transformers_classes]
+    suitable = named or [tokenizer for tokenizer in known if tokenizer.recognises(contents)]
+    if not suitable:
+        found = contents.class_name or contents.model.get("type")
+        found = found or "no tokenizer_config.json, tokenizer.json or vocab.txt"
+        raise DataError(f"{path}: this folder is not a supported tokenizer ({found}); supported: {', '.join(kinds())}")
+    try:
+        return suitable[0].from_folder(contents)
+    except DataError as error:
+        raise error if str(path) in str(error) else DataError(f"{path}: {error}") from error
+    except Exception as error:  # the tokenizers library raises bare ones for files that it cannot parse
+        raise DataError(f"{path}: its files are not in the format of transformers ({error!r})") from error

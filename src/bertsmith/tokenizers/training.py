@@ -36,7 +36,8 @@ MIN_HANGUL_SHARE = 0.001  # share of words with Hangul above which accents are k
 class WordSplitter(Protocol):
     """Splits text into the normalised words that a kind trains on. Must be picklable: it is sent to workers."""
 
-    chunker: Chunker
+    @property
+    def chunker(self) -> Chunker: ...
 
     def __call__(self, chunk: str, /) -> Sequence[str]:
         """The words of one chunk."""
@@ -92,18 +93,18 @@ def count_words(
     return merge_counts(tables, limit=limit)
 
 
-def work_units(texts: Iterable[str], size: int = UNIT_SIZE) -> Iterator[str]:
-    """Texts, one per line, joined into units of about `size` characters."""
+def work_units(texts: Iterable[str], size: int = UNIT_SIZE, *, separator: str = "\n") -> Iterator[str]:
+    """Texts, by default one per line, joined into units of about `size` characters."""
     unit: list[str] = []
     characters = 0
     for text in texts:
         unit.append(text)
         characters += len(text)
         if characters >= size:
-            yield "\n".join(unit)
+            yield separator.join(unit)
             unit, characters = [], 0
     if unit:
-        yield "\n".join(unit)
+        yield separator.join(unit)
 
 
 def choose_alphabet(counts: Mapping[str, int], *, coverage: float, most: int) -> list[str]:
@@ -201,18 +202,14 @@ def _rarest(counts: dict[str, int], number: int) -> list[str]:
 
 
 def _texts(counts: dict[str, int], divisor: int) -> Iterator[str]:
-    lines: list[str] = []
-    characters = 0
+    """Each word as often as it was counted, one per line, in texts of about TEXT_SIZE characters."""
+    return work_units(_repeated_lines(counts, divisor), TEXT_SIZE, separator="")
+
+
+def _repeated_lines(counts: dict[str, int], divisor: int) -> Iterator[str]:
     while counts:
         word, count = counts.popitem()
-        line = word + "\n"
-        remaining = (count + divisor // 2) // divisor
-        while remaining:
-            times = min(remaining, max(1, (TEXT_SIZE - characters) // len(line)))
-            lines.append(line * times)
-            characters += len(line) * times
-            remaining -= times
-            if characters >= TEXT_SIZE:
-                yield "".join(lines)
-                lines, characters = [], 0
-    yield "".join(lines)
+        line, repetitions = word + "\n", (count + divisor // 2) // divisor
+        most = max(1, TEXT_SIZE // len(line))
+        for begin in range(0, repetitions, most):
+            yield line * min(most, repetitions - begin)

@@ -7,23 +7,23 @@ be split, or has more than 100 characters, is one unknown token.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, trainers
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers import training
 from bertsmith.tokenizers.folder import TokenizerFolder, read_vocabulary, tokens_in_id_order, vocabulary_bytes
-from bertsmith.tokenizers.pretokenization import Chunker
-from bertsmith.tokenizers.special_tokens import CLS_KEYS, FrameTemplate, SpecialTokens, register_special_tokens
-from bertsmith.tokenizers.tokenizer import MAX_LENGTH, Tokenizer
+from bertsmith.tokenizers.pretokenization import BERT_PRETOKENIZER, Chunker
+from bertsmith.tokenizers.special_tokens import CLS_KEYS, FrameTemplate, SpecialTokens
+from bertsmith.tokenizers.tokenizer import BuildOptions, Tokenizer
 
 CONTINUATION = "##"
 MAX_WORD_LENGTH = 100  # differs from the paper: Google's code has 200; transformers and all published folders have 100
@@ -46,12 +46,11 @@ class Splitter:
     def __init__(self, *, lowercase: bool, strip_accents: bool, chinese_spacing: bool) -> None:
         self.rules = {"lowercase": lowercase, "strip_accents": strip_accents, "chinese_spacing": chinese_spacing}
         self.normalizer = bert_normalizer(**self.rules)
-        self.words = pre_tokenizers.BertPreTokenizer()
 
     def __call__(self, chunk: str) -> Sequence[str]:
         if WORD.fullmatch(chunk) and (chunk.isascii() or not self.rules["strip_accents"]):
             return (chunk.lower() if self.rules["lowercase"] else chunk,)
-        return [word for word, _ in self.words.pre_tokenize_str(self.normalizer.normalize_str(chunk))]
+        return [word for word, _ in BERT_PRETOKENIZER.pre_tokenize_str(self.normalizer.normalize_str(chunk))]
 
 
 def bert_normalizer(*, lowercase: bool, strip_accents: bool, chinese_spacing: bool) -> normalizers.BertNormalizer:
@@ -94,12 +93,9 @@ class Config:
         trainer = trainers.WordPieceTrainer(
             vocab_size=vocab_size, min_frequency=self.min_count, special_tokens=symbols, show_progress=False
         )
-        tokens = training.tokens_by_id(
-            training.train_backend(models.WordPiece(unk_token=SPECIALS.unknown), trainer, counts)
-        )
-        return WordPiece.build(
-            tokens, lowercase=self.lowercase, strip_accents=strip, chinese_spacing=self.chinese_spacing
-        )
+        trained = training.train_backend(models.WordPiece(unk_token=SPECIALS.unknown), trainer, counts)
+        tokens, spacing = training.tokens_by_id(trained), self.chinese_spacing
+        return WordPiece.build(tokens, lowercase=self.lowercase, strip_accents=strip, chinese_spacing=spacing)
 
     def _splitter(self, *, strip_accents: bool) -> Splitter:
         return Splitter(lowercase=self.lowercase, strip_accents=strip_accents, chinese_spacing=self.chinese_spacing)
@@ -110,6 +106,7 @@ class WordPiece(Tokenizer):
 
     kind = "wordpiece"
     transformers_classes = ("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer")
+    default_special_tokens = SPECIALS
     special_token_keys = CLS_KEYS
     template = FrameTemplate(pair_segments=(0, 0, 0, 1, 1))
     default_chunker = CHUNKER
@@ -122,21 +119,18 @@ class WordPiece(Tokenizer):
         lowercase: bool = True,
         strip_accents: bool | None = None,
         chinese_spacing: bool = True,
-        special_tokens: SpecialTokens = SPECIALS,
-        max_length: int = MAX_LENGTH,
-        added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
+        **options: Unpack[BuildOptions],
     ) -> WordPiece:
         """From tokens by id; strip_accents=None follows `lowercase`."""
         ids = {token: number for number, token in enumerate(tokens)}
-        model = models.WordPiece(ids, unk_token=special_tokens.unknown, max_input_chars_per_word=MAX_WORD_LENGTH)
+        unknown = options.get("special_tokens", SPECIALS).unknown
+        model = models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=MAX_WORD_LENGTH)
         backend = tokenizers.Tokenizer(model)
         strip = lowercase if strip_accents is None else strip_accents
         backend.normalizer = bert_normalizer(lowercase=lowercase, strip_accents=strip, chinese_spacing=chinese_spacing)
-        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.pre_tokenizer = BERT_PRETOKENIZER
         backend.decoder = decoders.WordPiece(prefix=CONTINUATION)
-        special_ids = register_special_tokens(backend, special_tokens, added)
-        backend.post_processor = cls.template.post_processor(special_tokens, special_ids)
-        return cls(backend, special_tokens=special_tokens, max_length=max_length)
+        return cls.from_backend(backend, **options)
 
     @classmethod
     def from_vocabulary(
@@ -165,9 +159,7 @@ class WordPiece(Tokenizer):
         return cls.build(
             contents.vocabulary() if contents.definition else read_vocabulary(contents.path / "vocab.txt"),
             **_rules(contents, named_class=contents.class_name in cls.transformers_classes),
-            special_tokens=contents.special_tokens(cls.special_token_keys, SPECIALS),
-            max_length=contents.max_length(MAX_LENGTH),
-            added=contents.added(),
+            **cls.folder_options(contents),
         )
 
     @classmethod
@@ -189,7 +181,6 @@ class WordPiece(Tokenizer):
     def transformers_config(self) -> dict[str, Any]:
         rules = self.rules()
         return {
-            "tokenizer_class": "BertTokenizer",
             "do_lower_case": rules["lowercase"],
             # Never null: transformers 5 builds its normalizer from these and would decompose Hangul.
             "strip_accents": rules["strip_accents"],
@@ -246,14 +237,15 @@ def _rules(contents: TokenizerFolder, *, named_class: bool) -> dict[str, Any]:
 
 
 def _expect_bert(contents: TokenizerFolder) -> None:
-    values = {
-        "normalizer": contents.section("normalizer").get("type"),
-        "pre_tokenizer": contents.section("pre_tokenizer").get("type"),
-        "continuing_subword_prefix": contents.model.get("continuing_subword_prefix"),
-        "max_input_chars_per_word": contents.model.get("max_input_chars_per_word"),
+    types = {name: contents.section(name).get("type") for name in ("normalizer", "pre_tokenizer")}
+    required = {
+        "normalizer": "BertNormalizer",
+        "pre_tokenizer": "BertPreTokenizer",
+        "continuing_subword_prefix": CONTINUATION,
+        "max_input_chars_per_word": MAX_WORD_LENGTH,
     }
-    required = ("BertNormalizer", "BertPreTokenizer", CONTINUATION, MAX_WORD_LENGTH)
-    for (name, value), expected in zip(values.items(), required, strict=True):
+    for name, expected in required.items():
+        value = types[name] if name in types else contents.model.get(name)
         if value != expected:
             raise DataError(
                 f"{contents.path}/tokenizer.json: {name} is {value}, expected {expected} for a wordpiece tokenizer"

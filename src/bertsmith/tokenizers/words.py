@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers.folder import TokenizerFolder, read_vocabulary, vocabulary_bytes
+from bertsmith.tokenizers.folder import MAX_LENGTH, TokenizerFolder, read_vocabulary, vocabulary_bytes
 from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER, Chunker, Word, split_words
 from bertsmith.tokenizers.special_tokens import SpecialTokens
-from bertsmith.tokenizers.tokenizer import MAX_LENGTH, PythonTokenizer, Token
+from bertsmith.tokenizers.tokenizer import PythonTokenizer, Token
 
 SPECIALS = SpecialTokens("<pad>", "<unk>", start="<s>", separator="</s>", end="</s>")
 VOCABULARY = "vocab.txt"
@@ -119,7 +119,7 @@ def _unmark(token: str, rest: Iterator[str]) -> str:
 
 @dataclass(frozen=True)
 class Rules:
-    """Everything besides the vocabulary that determines the ids."""
+    """Everything besides the vocabulary that determines the ids; splits a chunk into words as in the vocabulary."""
 
     lowercase: bool = True
     unknowns: Unknowns = "one"
@@ -128,6 +128,9 @@ class Rules:
     @property
     def chunker(self) -> Chunker:
         return LINE_CHUNKER if self.marks else WHITESPACE_CHUNKER
+
+    def __call__(self, chunk: str) -> Sequence[str]:
+        return [str(token) for word in self.normalized_words(chunk) for token in word.tokens]
 
     def normalized_words(self, text: str) -> Iterator[MarkedWord]:
         """The words of a text as in the vocabulary, with their offsets."""
@@ -162,17 +165,6 @@ def word_shape(word: str) -> str | None:
     return next((suffix for suffix in SUFFIXES if word.endswith(suffix) and len(word) > len(suffix) + 2), None)
 
 
-class Splitter:
-    """One chunk -> its words as in the vocabulary."""
-
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self.chunker = rules.chunker
-
-    def __call__(self, chunk: str) -> Sequence[str]:
-        return [str(token) for word in self.rules.normalized_words(chunk) for token in word.tokens]
-
-
 @dataclass(frozen=True)
 class Config:
     """Training of a vocabulary of words."""
@@ -194,8 +186,8 @@ class Config:
     def rules(self) -> Rules:
         return Rules(self.lowercase, self.unknowns, self.marks)
 
-    def word_splitter(self) -> Splitter:
-        return Splitter(self.rules)
+    def word_splitter(self) -> Rules:
+        return self.rules
 
     def train(self, counts: dict[str, int], *, vocab_size: int) -> Words:
         """The most frequent words, at most `vocab_size` tokens with the special ones."""
@@ -236,12 +228,11 @@ class Words(PythonTokenizer):
     def _id(self, token: str, original: str) -> int:
         if isinstance(token, Marker):
             return self._ids[token]
-        known = self._words.get(token)
-        if known is None:
-            # The shape of the original word, unless the token is a number of repetitions.
-            shape = word_shape(original if original.lower() == token else token)
-            return self._shapes.get(shape, self.unknown_id) if shape else self.unknown_id
-        return known
+        if token in self._words:
+            return self._words[token]
+        # The shape of the original word, unless the token is a number of repetitions.
+        shape = word_shape(original if original.lower() == token else token)
+        return self._shapes.get(shape, self.unknown_id) if shape else self.unknown_id
 
     def decode(self, ids: ArrayLike, *, skip_special_tokens: bool = True) -> str:
         numbers = np.asarray(ids, np.int64).tolist()
@@ -252,23 +243,16 @@ class Words(PythonTokenizer):
 
     @classmethod
     def from_folder(cls, contents: TokenizerFolder) -> Words:
-        settings = contents.config
-        rules = Rules(
-            settings.get("do_lower_case", True), settings.get("unknowns", "one"), settings.get("marks", False)
-        )
-        tokens = read_vocabulary(contents.path / VOCABULARY)
-        return cls(tokens, word_rules=rules, max_length=contents.max_length(MAX_LENGTH))
+        get = contents.config.get
+        rules = Rules(get("do_lower_case", True), get("unknowns", "one"), get("marks", False))
+        return cls(read_vocabulary(contents.path / VOCABULARY), word_rules=rules, max_length=contents.max_length())
 
     def rules(self) -> dict[str, Any]:
         return asdict(self.word_rules)
 
     def transformers_config(self) -> dict[str, Any]:
-        return {
-            "tokenizer_class": self.transformers_classes[0],
-            "do_lower_case": self.word_rules.lowercase,
-            "unknowns": self.word_rules.unknowns,
-            "marks": self.word_rules.marks,
-        }
+        rules = self.word_rules
+        return {"do_lower_case": rules.lowercase, "unknowns": rules.unknowns, "marks": rules.marks}
 
     def vocabulary_files(self) -> dict[str, bytes]:
         return {VOCABULARY: vocabulary_bytes(self.tokens())}

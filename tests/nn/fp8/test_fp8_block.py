@@ -70,7 +70,7 @@ def test_blocks_with_an_unsupported_layer_stay_blocks(layer_config: dict[str, ob
 
 def test_a_block_without_attention_stays_a_block() -> None:
     feed_forward = FeedForward(width=D, inner=F, layer_config=LayerConfig())
-    block = Block(attention=None, feed_forward=feed_forward, width=D, layer_config=LayerConfig(), dropout=0.0)
+    block = Block(None, feed_forward, width=D, layer_config=LayerConfig())
     assert convert_blocks(block) == 2
     assert type(block) is Block
 

@@ -48,24 +48,15 @@ class Float8Linear(nn.Linear):
         return self._product(input, ops.quantize_input(input.detach()), self.fp8_dx)
 
     def _product(self, x_TK: Tensor, x8_TK: Tensor, fp8_dx: bool) -> Tensor:
-        y_TN: Tensor = _Linear.apply(
-            x_TK, x8_TK, self.weight, self.bias, fp8_dx, self.input_inverse, self.weight_inverse
-        )  # type: ignore[no-untyped-call]
+        args = self.weight, self.bias, fp8_dx, self.input_inverse, self.weight_inverse
+        y_TN: Tensor = _Linear.apply(x_TK, x8_TK, *args)  # type: ignore[no-untyped-call]
         return y_TN
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x_TK: Tensor,
-        x8_TK: Tensor,
-        weight_NK: Tensor,
-        bias_N: Tensor | None,
-        fp8_dx: bool,
-        x_inverse: Tensor,
-        weight_inverse: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, x_TK: Tensor, x8_TK: Tensor, *args: Any) -> Tensor:
+        weight_NK, bias_N, fp8_dx, x_inverse, weight_inverse = args
         weight8_NK, weight8_KN = ops.quantize_weight(weight_NK)
         y_TN = ops.matmul(x8_TK, weight8_NK, bias_N, x_inverse, weight_inverse)
         ctx.save_for_backward(x_TK.bfloat16(), weight8_KN if fp8_dx else weight_NK, weight_inverse)

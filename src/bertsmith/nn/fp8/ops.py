@@ -102,14 +102,7 @@ def matmul(
 
 def matmul_dx(g8_TN: Tensor, weight8_KN: Tensor, g_inverse: Tensor, weight_inverse: Tensor) -> Tensor:
     """The gradient of the input [T, K] in bfloat16, by the transposed weight."""
-    return torch._scaled_mm(
-        g8_TN,
-        weight8_KN.t(),
-        scale_a=g_inverse,
-        scale_b=weight_inverse,
-        out_dtype=torch.bfloat16,
-        use_fast_accum=True,
-    )
+    return matmul(g8_TN, weight8_KN, None, g_inverse, weight_inverse)
 
 
 def matmul_dw(g8_NW: Tensor, x8_KW: Tensor, g_inverse: Tensor, x_inverse: Tensor) -> Tensor:

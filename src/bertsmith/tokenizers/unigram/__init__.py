@@ -13,10 +13,10 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import tokenizers
@@ -25,9 +25,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers.folder import TokenizerFolder
-from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER
-from bertsmith.tokenizers.special_tokens import CLS_KEYS, FrameTemplate, SpecialTokens, register_special_tokens
-from bertsmith.tokenizers.tokenizer import MAX_LENGTH, Tokenizer
+from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER, Chunker
+from bertsmith.tokenizers.special_tokens import CLS_KEYS, FrameTemplate, SpecialTokens
+from bertsmith.tokenizers.tokenizer import BuildOptions, Tokenizer
 from bertsmith.tokenizers.training import choose_alphabet, should_strip_accents, strip_accents
 from bertsmith.tokenizers.unigram.training import train_unigram
 
@@ -40,9 +40,9 @@ NORMALIZERS = {"Replace", "NFKD", "StripAccents", "Lowercase", "Precompiled"}  #
 
 Pieces = Sequence[tuple[str, float]]
 
-
 SPACE = "▁"
 PLAIN = re.compile("[!-~가-힣]*")  # for these, lower() and SCRIPTS equal the general rules
+UNICODE_SCRIPTS = pre_tokenizers.UnicodeScripts()
 SCRIPTS = re.compile("[A-Za-z]+|[가-힣]+|[^A-Za-z가-힣]+")
 
 
@@ -58,27 +58,21 @@ def normalizer(*, lowercase: bool, strip_accents: bool, characters_map: bytes = 
     return normalizers.Sequence(steps)
 
 
-class Rules(NamedTuple):
-    """How words are normalised and split before pieces are trained on them."""
+@dataclass
+class Splitter:
+    """One chunk -> parts of its normalised words; the first part of a word begins with `▁`."""
 
     lowercase: bool = True
     strip_accents: bool = True
     symbols: str = ""  # characters that are separate words
     split_scripts: bool = True  # as in SentencePiece: Latin, Hangul, Han with kana, ...; digits and signs
     split_digit_comma: bool = True
+    chunker: ClassVar[Chunker] = WHITESPACE_CHUNKER
 
-
-class Splitter:
-    """One chunk -> parts of its normalised words; the first part of a word begins with `▁`."""
-
-    chunker = WHITESPACE_CHUNKER
-
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self.normalizer = normalizer(lowercase=rules.lowercase, strip_accents=rules.strip_accents)
-        self.scripts = pre_tokenizers.UnicodeScripts()
-        inside = f"[^{re.escape(rules.symbols)}]" if rules.symbols else "."
-        following = rf"(?!(?<=\d),){inside}" if rules.split_digit_comma else inside
+    def __post_init__(self) -> None:
+        self.normalizer = normalizer(lowercase=self.lowercase, strip_accents=self.strip_accents)
+        inside = f"[^{re.escape(self.symbols)}]" if self.symbols else "."
+        following = rf"(?!(?<=\d),){inside}" if self.split_digit_comma else inside
         self.runs = re.compile(f"{inside}(?:{following})*|.", re.DOTALL)
 
     def __call__(self, chunk: str) -> list[str]:
@@ -91,26 +85,25 @@ class Splitter:
         return self._parts(part.removeprefix(SPACE), SPACE if part.startswith(SPACE) else "")
 
     def _parts(self, text: str, before: str) -> list[str]:
-        rules = self.rules
-        plain = PLAIN.fullmatch(text) is not None and (text.isascii() or not rules.strip_accents)
+        plain = PLAIN.fullmatch(text) is not None and (text.isascii() or not self.strip_accents)
         if plain:
             text = text.replace("``", '"').replace("''", '"')
-            text = text.lower() if rules.lowercase else text
+            text = text.lower() if self.lowercase else text
         else:
             text = self.normalizer.normalize_str(text).replace(SPACE, " ")
         parts: list[str] = []
         for word in text.split():
-            runs = self._scripts(word, plain=plain) if rules.split_scripts else [word]
+            runs = self._scripts(word, plain=plain) if self.split_scripts else [word]
             cut = [part for run in runs for part in self.runs.findall(run)]
             # A symbol is a separate part, and so is the space before it.
-            parts += [before, *cut] if before and cut[0] in rules.symbols else [before + cut[0], *cut[1:]]
+            parts += [before, *cut] if before and cut[0] in self.symbols else [before + cut[0], *cut[1:]]
             before = SPACE
         return parts
 
     def _scripts(self, word: str, *, plain: bool) -> list[str]:
         if plain:
             return SCRIPTS.findall(word)
-        return [run for run, _ in self.scripts.pre_tokenize_str(word)]
+        return [run for run, _ in UNICODE_SCRIPTS.pre_tokenize_str(word)]
 
 
 @dataclass(frozen=True)
@@ -151,7 +144,7 @@ class Config:
         return Unigram.build([*scores, *pieces], lowercase=self.lowercase, strip_accents=strip)
 
     def _splitter(self, *, strip_accents: bool) -> Splitter:
-        return Splitter(Rules(self.lowercase, strip_accents, self.symbols, self.split_scripts, self.split_digit_comma))
+        return Splitter(self.lowercase, strip_accents, self.symbols, self.split_scripts, self.split_digit_comma)
 
 
 def _split_at_unknown(counts: dict[str, int], known: frozenset[str]) -> None:
@@ -167,6 +160,7 @@ class Unigram(Tokenizer):
 
     kind = "unigram"
     transformers_classes = ("AlbertTokenizer",)
+    default_special_tokens = SPECIALS
     special_token_keys = CLS_KEYS
     template = FrameTemplate(pair_segments=(0, 0, 0, 1, 1))
     default_chunker = WHITESPACE_CHUNKER
@@ -179,11 +173,10 @@ class Unigram(Tokenizer):
         lowercase: bool = True,
         strip_accents: bool = True,
         characters_map: bytes = b"",
-        special_tokens: SpecialTokens = SPECIALS,
-        max_length: int = MAX_LENGTH,
-        added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
+        **options: Unpack[BuildOptions],
     ) -> Unigram:
         """From pieces with log-probabilities, by id; `characters_map` is SentencePiece's compiled normalisation."""
+        special_tokens = options.get("special_tokens", SPECIALS)
         unused = frozenset(special_tokens.tokens())
         scores = [(piece, UNUSED_SCORE if piece in unused else score) for piece, score in pieces]
         unknown = next((number for number, (piece, _) in enumerate(pieces) if piece == special_tokens.unknown), None)
@@ -197,9 +190,7 @@ class Unigram(Tokenizer):
             [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")]
         )
         backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
-        ids = register_special_tokens(backend, special_tokens, added)
-        backend.post_processor = cls.template.post_processor(special_tokens, ids)
-        return cls(backend, special_tokens=special_tokens, max_length=max_length)
+        return cls.from_backend(backend, **options)
 
     def is_continuation(self) -> NDArray[np.bool_]:
         """Pieces without `▁` that have a letter or digit: signs are separate words.
@@ -207,12 +198,10 @@ class Unigram(Tokenizer):
         In albert: create_pretraining_data.py, every piece with letters other than a to z is a separate word.
         """
         # differs from the paper: pieces of all scripts, and digits, continue their word
-        return np.array(
-            [
-                number not in self.special_ids and not piece.startswith(SPACE) and any(map(str.isalnum, piece))
-                for number, piece in enumerate(self.tokens())
-            ]
-        )
+        inner = [not piece.startswith(SPACE) and any(map(str.isalnum, piece)) for piece in self.tokens()]
+        continues = np.array(inner)
+        continues[list(self.special_ids)] = False
+        return continues
 
     @classmethod
     def from_folder(cls, contents: TokenizerFolder) -> Unigram:
@@ -221,9 +210,7 @@ class Unigram(Tokenizer):
         return cls.build(
             [(str(piece), float(score)) for piece, score in contents.model["vocab"]],
             **_rules(contents, named_class=contents.class_name in cls.transformers_classes),
-            special_tokens=contents.special_tokens(cls.special_token_keys, SPECIALS),
-            max_length=contents.max_length(MAX_LENGTH),
-            added=contents.added(),
+            **cls.folder_options(contents),
         )
 
     @classmethod
@@ -250,18 +237,14 @@ class Unigram(Tokenizer):
     def transformers_config(self) -> dict[str, Any]:
         rules = self.rules()
         return {
-            "tokenizer_class": "AlbertTokenizer",
             "do_lower_case": rules["lowercase"],
             # Always present: transformers 5 builds its normalizer from these and would decompose Hangul.
             "keep_accents": not rules["strip_accents"],
             "remove_space": True,
             "bos_token": self.special_tokens.start,
             "eos_token": self.special_tokens.end,
-            "model_input_names": [
-                "input_ids",
-                "token_type_ids",
-                "attention_mask",
-            ],  # without segments by default in 5.x
+            # Without segments by default in 5.x.
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         }
 
 
@@ -286,9 +269,8 @@ def _rules(contents: TokenizerFolder, *, named_class: bool) -> dict[str, Any]:
     supported = splits == ["WhitespaceSplit", "Metaspace"] and set(steps) <= NORMALIZERS
     if not supported or contents.model.get("byte_fallback") or contents.config.get("add_prefix_space") is False:
         raise DataError(f"{contents.path} does not have ALBERT's rules, the only supported ones of a unigram tokenizer")
-    settings = (
-        contents.config if named_class else {"do_lower_case": "Lowercase" in steps, "keep_accents": "NFKD" not in steps}
-    )
+    own = {"do_lower_case": "Lowercase" in steps, "keep_accents": "NFKD" not in steps}
+    settings = contents.config if named_class else own
     return {
         "lowercase": bool(settings.get("do_lower_case", True)),
         "strip_accents": not settings.get("keep_accents", False),

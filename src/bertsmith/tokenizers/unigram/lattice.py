@@ -91,23 +91,17 @@ class Lattice:
 
     def keep(self, numbers: Ints) -> None:
         """Removes pieces and renumbers the others: `numbers` [V] is -1 for removed pieces."""
-        pieces = numbers[self.pieces]
-        remaining = pieces >= 0
-        self._select(remaining)
-        self.pieces = pieces[remaining]
+        self._select(numbers[self.pieces] >= 0)
+        self.pieces = numbers[self.pieces]
 
     def keep_words(self, kept: NDArray[np.bool_]) -> None:
         """Removes words; `kept` [words]."""
-        numbers = np.cumsum(kept, dtype=np.int32) - np.int32(1)
-        remaining = kept[self.words]
-        words = numbers[self.words[remaining]]
-        self.pieces = self.pieces[remaining]
-        self._select(remaining)
-        self.words = words
+        self._select(kept[self.words])
+        self.words = (np.cumsum(kept, dtype=np.int32) - np.int32(1))[self.words]
         self.widths = [int(np.count_nonzero(kept[:width])) for width in self.widths]
 
     def _select(self, remaining: NDArray[np.bool_]) -> None:
-        self.words = self.words[remaining]
+        self.words, self.pieces = self.words[remaining], self.pieces[remaining]
         groups, self.groups = self.groups, []
         at = 0
         for group in groups:
@@ -229,8 +223,7 @@ def _block(lengths: Ints, weights: Floats, start: int) -> Block:
 
 def _following(block: Block) -> Ints:
     following = np.full(block.starts[-1] - block.starts[0], -1, np.int32)
-    for position, (width, longer) in enumerate(zip(block.widths[1:], block.widths[2:], strict=False)):
-        begin = block.starts[position]
+    for begin, next_begin, longer in zip(block.starts[:-1], block.starts[1:], block.widths[2:], strict=True):
         first = begin - block.starts[0]
-        following[first : first + longer] = np.arange(begin, begin + longer, dtype=np.int32) + np.int32(width)
+        following[first : first + longer] = np.arange(next_begin, next_begin + longer, dtype=np.int32)
     return following

@@ -92,9 +92,8 @@ class _Training:
         self.expected = np.zeros(len(probabilities))
         for lattice, weights in zip(self.words, self.weights, strict=True):
             self.expected += lattice.expected(probabilities, weights)
-        kept = (self.expected >= MIN_EXPECTED) | (
-            self.lengths == 1
-        )  # characters are kept: every word must have a segmentation
+        # Characters are kept: every word must have a segmentation.
+        kept = (self.expected >= MIN_EXPECTED) | (self.lengths == 1)
         kept[np.argsort(-self.expected, kind="stable")[:size]] = True
         self._keep(kept)
         self.expected = self.expected.clip(min=MIN_EXPECTED)
@@ -239,12 +238,10 @@ def _best(candidates: list[Substrings], most: int) -> Seeds:
     """The substrings with the greatest scores; ties: shorter first, then alphabetical. Empties `candidates`."""
     scores = np.concatenate([substrings.scores for substrings in candidates])
     counts = np.concatenate([substrings.counts for substrings in candidates])
-    lengths = np.repeat(
-        np.arange(1, len(candidates) + 1, dtype=np.int32), [len(substrings.counts) for substrings in candidates]
-    )
-    order = np.argsort(-scores, kind="stable")[:most]
+    sizes = [len(substrings.counts) for substrings in candidates]
+    lengths = np.repeat(np.arange(1, len(candidates) + 1, dtype=np.int32), sizes)
     chosen = np.zeros(len(scores), np.bool_)
-    chosen[order] = True
+    chosen[np.argsort(-scores, kind="stable")[:most]] = True
     pieces = np.where(chosen, np.cumsum(chosen) - 1, -1).astype(np.int32)
     occurrences = []
     first = 0

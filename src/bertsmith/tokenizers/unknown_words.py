@@ -1,0 +1,54 @@
+"""The share of the words of texts that a vocabulary does not contain: many show that it is for other texts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import islice, pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.types import Encoded
+
+MOST_WORDS = 20_000
+MOST_CHARACTERS = 10_000  # of one text
+GROUP = 16  # texts that are encoded at once
+EXAMPLES = 3
+
+
+class UnknownWords(NamedTuple):
+    """Words with at least one unknown token, as a share of the words of a sample, and the most frequent of them."""
+
+    share: float
+    examples: tuple[str, ...]
+
+
+def unknown_words(tokenizer: Tokenizer, texts: Iterable[str], *, most_words: int = MOST_WORDS) -> UnknownWords:
+    """Of the first `most_words` words of texts; words are those of the tokenizer, split at white space too."""
+    unknown, total = Counter[str](), 0
+    sample = (text[:MOST_CHARACTERS] for text in texts)
+    while total < most_words and (group := list(islice(sample, GROUP))):
+        for text, encoded in zip(group, tokenizer.encode_batch(group), strict=True):
+            begins = _word_begins(text, encoded)
+            total += len(begins)
+            is_unknown = encoded.ids == tokenizer.unknown_id
+            for begin, end in pairwise([*begins, len(encoded)]):
+                if is_unknown[begin:end].any():
+                    first, last = int(encoded.offsets[begin, 0]), int(encoded.offsets[end - 1, 1])
+                    unknown[text[first:last].strip()] += 1
+    share = unknown.total() / total if total else 0.0
+    return UnknownWords(share, tuple(word for word, _ in unknown.most_common(EXAMPLES)))
+
+
+def _word_begins(text: str, encoded: Encoded) -> list[int]:
+    """The index of the first token of each word."""
+    if not len(encoded):
+        return []
+    space = np.array([True, *map(str.isspace, text)])
+    number = np.cumsum(space[:-1] & ~space[1:])  # by character, the number of its word between white space
+    spaced = number[np.minimum(encoded.offsets[:, 1], len(text) - 1)]  # white space belongs to the word after it
+    new = (np.diff(encoded.words, prepend=-1) != 0) | (np.diff(spaced, prepend=-1) != 0)
+    found: list[int] = np.flatnonzero(new).tolist()
+    return found
