@@ -41,6 +41,7 @@ def export_sentence_transformers(
     pooling: str | None = None,
     normalize: bool | None = None,
     tolerance: float = TOLERANCE,
+    tokenizer: str | Path | None = None,
     disk: Disk | None = None,
 ) -> dict[str, Any]:
     """Writes the encoder of a folder so that sentence-transformers and `bertsmith.load` compute equal embeddings.
@@ -53,17 +54,17 @@ def export_sentence_transformers(
     check_target(final, replace=False)
     if pooling not in (None, *POOLINGS):
         raise BertsmithError(f'pooling "{pooling}" does not exist: choose {", ".join(POOLINGS)}')
-    model, tokenizer, _ = open_model(folder, objectives=())
+    model, words, _ = open_model(folder, ignore_heads=True, tokenizer=tokenizer)
     settings, encoder = _settings(folder, model, pooling, normalize), model.encoder
     if settings.pooling == "pooled" and tanh_pooler(encoder) is None:
         raise BertsmithError(f"{folder} has no pooler with tanh: use pooling mean or first")
     with new_folder(final, disk) as partial:
-        save_model(model, tokenizer, partial, disk=disk)
+        save_model(model, words, partial, disk=disk)
         written: dict[str, WrittenFile] = dict(read_checksums(partial) or {})
         for file, data in sentence_files(settings, encoder).items():
             disk.make_folder((partial / file).parent)
             written[file] = disk.write_file(partial / file, [data], atomic=False)
-        original = Predictor(model, tokenizer, sentence_settings=settings)
+        original = Predictor(model, words, sentence_settings=settings)
         difference, compared = _check_embeddings(partial, original, tolerance=tolerance)
         facts = {
             "format": "sentence-transformers",
@@ -78,7 +79,7 @@ def export_sentence_transformers(
             "max_abs_diff": difference,
             "tolerance": tolerance,
         }
-        written[CARD] = disk.write_file(partial / CARD, [_card(final.name, model, tokenizer, facts)], atomic=False)
+        written[CARD] = disk.write_file(partial / CARD, [_card(final.name, model, words, facts)], atomic=False)
         top_level = {file: one for file, one in written.items() if "/" not in file}
         disk.write_file(partial / CHECKSUMS, [checksums_file(top_level)], atomic=False)
     return {"output": str(final), **facts}

@@ -78,10 +78,12 @@ class Predictor(TextPipelines, FillMaskPipeline):
         self.backend: Backend = backend or local
 
     @classmethod
-    def open(cls, folder: str | Path, *, device: str = "auto", precision: Precision = "float32") -> Self:
-        """Loads a model folder written by bertsmith or transformers."""
+    def open(
+        cls, folder: str | Path, *, device: str = "auto", precision: Precision = "float32", **opening: Any
+    ) -> Self:
+        """Loads a model folder written by bertsmith or transformers; `opening`: keywords of `open_model`."""
         chosen = choose_device(device)
-        model, tokenizer, facts = open_model(folder)
+        model, tokenizer, facts = open_model(folder, **opening)
         settings = read_sentence_settings(folder, model.encoder)
         return cls(model, tokenizer, facts=facts, device=chosen, precision=precision, sentence_settings=settings)
 

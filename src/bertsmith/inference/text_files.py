@@ -63,17 +63,18 @@ def embed_source(
     limit: int | None = None,
     device: str = "auto",
     quiet: bool = False,
+    **opening: Any,
 ) -> dict[str, Any]:
     """Embeds a text, or the texts of a file, into `output`, or into the result without an output.
 
-    `options`: `pooling`, `layers`, `combine`, `normalize` and `prompt` of `Predictor.embed`.
+    `options`: keywords of `Predictor.embed`; `opening`: keywords of `open_model`.
     """
     if output is not None and output.suffix not in FORMATS:
         raise BertsmithError(f"{output} has an unknown file type: choose {', '.join(FORMATS)}")
     if output is not None and output.exists():
         raise BertsmithError(f"{output} already exists: choose another -o, or remove it first")
     texts = read_texts(source, reading, limit=limit) if os.path.isfile(source) else [source]
-    chunks = _EmbeddingChunks(Predictor.open(model, device=device), texts, options, quiet=quiet)
+    chunks = _EmbeddingChunks(Predictor.open(model, device=device, **opening), texts, options, quiet=quiet)
     result: dict[str, Any] = {"texts": len(texts)}
     if output is None:
         result["vectors"] = np.concatenate(list(chunks)).tolist()

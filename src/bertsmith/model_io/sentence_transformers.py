@@ -182,7 +182,7 @@ def _read(folder: Path, encoder: Encoder) -> SentenceSettings:
     dense = tuple(_dense(_below(folder, path)) for path, kind in steps if kind == DENSE)
     if pooling == "first" and len(dense) == 1 and _equal(dense[0], tanh_pooler(encoder)):
         pooling, dense = "pooled", ()
-    max_length, lowercase = _limits(encoder_folder(folder))
+    max_length, lowercase = _limits(_below(folder, steps[0][0]) if steps[0][0] else folder)
     return SentenceSettings(
         pooling,
         bool(ends),
