@@ -44,7 +44,7 @@ def import_model(
         Path, typer.Argument(metavar="DIR", help="Folder with pickled weights or a TensorFlow checkpoint from Google.")
     ],
     output: opt.Output,
-    cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="Needed for TensorFlow checkpoints.")] = None,
+    cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="Instead of the tokenizer's setting.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing model folder.")] = False,
     as_json: opt.Json = False,
 ) -> None:

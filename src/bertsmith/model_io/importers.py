@@ -27,7 +27,7 @@ from bertsmith.model_io.untrusted_files import MEBIBYTE, ConfigReader, Untrusted
 from bertsmith.system.durable import PARTIAL, Disk
 from bertsmith.tokenizers.folder import read_vocabulary
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.tokenizers.wordpiece import WordPiece
+from bertsmith.tokenizers.wordpiece import WordPiece, infer_rules
 
 PICKLED = "pytorch_model.bin"
 PICKLED_INDEX = "pytorch_model.bin.index.json"
@@ -47,8 +47,8 @@ def import_folder(
 ) -> FolderFacts:
     """Writes `source` as a model folder and returns the summary of opening it.
 
-    `lowercase` is for Google's checkpoints, which do not store it; None: lower-case if the vocabulary has no capital
-    letters.
+    `lowercase`: instead of the tokenizer's setting; None: as declared, or where nothing is declared, as in Google's
+    checkpoints, lower-case if the vocabulary has no capital letters.
     """
     source, output, disk = Path(source), Path(os.path.abspath(output)), disk or Disk()
     if not source.is_dir():
@@ -58,11 +58,11 @@ def import_folder(
     save = partial(save_model, folder=output, facts=facts, replace=replace, disk=disk)
     notes: Iterable[str]
     if exists(source, WEIGHTS) or exists(source, INDEX):
-        model, tokenizer, opened = open_model(source)
+        model, tokenizer, opened = open_model(source, lowercase=lowercase)
         save(model, tokenizer)
         notes = opened.notes
     elif exists(source, PICKLED) or exists(source, PICKLED_INDEX):
-        notes = _import_pickled(source, output, disk, save)
+        notes = _import_pickled(source, output, lowercase, disk, save)
     else:
         notes = _import_google(source, lowercase, save)
     _, _, saved = open_model(output)
@@ -85,21 +85,18 @@ def _import_google(source: Path, lowercase: bool | None, save: Save) -> list[str
         raise DataError(f"{source} has {what}: expected a folder with one model")
     UntrustedFile(source, GOOGLE_VOCABULARY, most=MOST_BYTES).close()
     tokens = read_vocabulary(source / GOOGLE_VOCABULARY)
-    reason = "as requested"
-    if lowercase is None:
-        lowercase = not any(token != token.lower() for token in tokens if not token.startswith("["))
-        reason = f"as the vocabulary has {'no ' if lowercase else ''}capital letters"
+    rules, note = infer_rules(tokens, lowercase)
 
     def tokenizer(rows: int) -> Tokenizer:
         check_fits(len(tokens), rows, source)
-        return WordPiece.build(tokens, lowercase=lowercase)
+        return WordPiece.build(tokens, **rules)
 
     with TensorFlowCheckpoint(source, checkpoints[0]) as weights:
         notes = _convert(weights, source / GOOGLE_CONFIG, tokenizer, save)
-    return [f"lowercase={str(lowercase).lower()}, {reason}", *notes]
+    return [note, *notes]
 
 
-def _import_pickled(source: Path, output: Path, disk: Disk, save: Save) -> list[str]:
+def _import_pickled(source: Path, output: Path, lowercase: bool | None, disk: Disk, save: Save) -> list[str]:
     aside = output.with_name(f"{output.name}.unpickled{PARTIAL}")
     if aside.exists():
         disk.remove_folder(aside)
@@ -111,7 +108,7 @@ def _import_pickled(source: Path, output: Path, disk: Disk, save: Save) -> list[
             with UntrustedFile(source, name) as file:
                 disk.write_file(aside / names[-1], _unpickled(file), atomic=False)
         with WeightFiles(aside, names) as weights:
-            return _convert(weights, source / CONFIG, partial(read_tokenizer, source), save)
+            return _convert(weights, source / CONFIG, partial(read_tokenizer, source, lowercase=lowercase), save)
     finally:
         disk.remove_folder(aside)
 

@@ -85,13 +85,15 @@ def open_model(
     new_heads: Iterable[str | ObjectiveConfig] = (),
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
+    lowercase: bool | None = None,
 ) -> tuple[Model, Tokenizer, FolderFacts]:
     """The model and tokenizer of a native or transformers folder, on the CPU, in evaluation mode.
 
     `objectives`: which heads to load, by name or with settings; None: all. `new_heads`: heads with new weights,
-    whatever the folder has. `seed`: of the corruption of batches.
+    whatever the folder has. `seed`: of the corruption of batches. `lowercase`: instead of the tokenizer's setting.
     """
-    return _opened(Path(folder), objectives=objectives, new_heads=new_heads, seed=seed, dtype=dtype)
+    options: dict[str, Any] = {"objectives": objectives, "new_heads": new_heads, "seed": seed, "dtype": dtype}
+    return _opened(Path(folder), lowercase=lowercase, **options)
 
 
 def open_for(
@@ -121,13 +123,13 @@ def _name(objective: str | ObjectiveConfig) -> str:
     return objective if isinstance(objective, str) else name_of(objective)
 
 
-def _opened(folder: Path, **options: Any) -> tuple[Model, Tokenizer, FolderFacts]:
+def _opened(folder: Path, *, lowercase: bool | None = None, **options: Any) -> tuple[Model, Tokenizer, FolderFacts]:
     _expect_model_folder(folder)
     notes = verify_checksums(folder, editable=frozenset({CARD}))
     reader = ConfigReader.open(folder, CONFIG)
     with WeightFiles.of(folder) as weights:
         loader = Loader(weights, reader, notes=list(notes or ()))
-        tokenizer = read_tokenizer(folder, loader.vocab_size())
+        tokenizer = read_tokenizer(folder, loader.vocab_size(), lowercase=lowercase)
         model = loader.build(tokenizer, **options)
     facts = FolderFacts(folder, loader.architectures, notes is not None, parameter_count(model), tuple(loader.notes))
     return model, fitted(tokenizer, model.encoder.max_positions), facts

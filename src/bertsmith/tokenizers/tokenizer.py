@@ -24,7 +24,7 @@ from bertsmith.errors import BertsmithError, DataError
 from bertsmith.system.durable import Disk
 from bertsmith.tokenizers import folder
 from bertsmith.tokenizers.folder import MAX_LENGTH, Merges, TokenizerFolder
-from bertsmith.tokenizers.pretokenization import ChunkCache, Chunker, Ids, encode_chunks, replace_surrogates
+from bertsmith.tokenizers.pretokenization import WHOLE_TEXT, ChunkCache, Chunker, Ids, encode_chunks, replace_surrogates
 from bertsmith.tokenizers.special_tokens import (
     BOS_KEYS,
     AddedTokens,
@@ -69,6 +69,7 @@ class Tokenizer:
     template: ClassVar[FrameTemplate] = FrameTemplate()
     default_chunker: ClassVar[Chunker] = Chunker()
     cache_limit: int = 400_000  # chunks that `encode_ids` caches
+    notes: tuple[str, ...] = ()  # what users should know about the folder that it was loaded from
     padding_id = RoleId("padding")
     unknown_id = RoleId("unknown")
     start_id = RoleId("start")
@@ -90,7 +91,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder().items()
         self.special_ids: frozenset[int] = frozenset(number for number, token in added if token.special)
         self._ordinary_added = [token for _, token in added if not token.special]
-        self.frame_ids: types.Frame = self.template.build(self._roles)
+        self.frame_ids: types.Frame = self.build_frame()
         self._cache = ChunkCache(self._encode_uncached, self.chunker(), id_dtype=self.id_dtype, limit=self.cache_limit)
 
     @classmethod
@@ -106,6 +107,10 @@ class Tokenizer:
         """All options, as a folder has them."""
         special_tokens = contents.special_tokens(cls.special_token_keys, cls.default_special_tokens)
         return {"special_tokens": special_tokens, "max_length": contents.max_length(), "added": contents.added()}
+
+    def build_frame(self) -> types.Frame:
+        """The special tokens around texts."""
+        return self.template.build(self._roles)
 
     def rules(self) -> dict[str, Any]:
         """Everything besides vocabulary, special tokens and frame that determines the ids, as plain JSON values."""
@@ -210,7 +215,7 @@ class Tokenizer:
     def chunker(self) -> Chunker:
         """How texts are split into independent chunks."""
         # An added token may contain white space or absorb the characters around it: then texts are not split.
-        return Chunker(lambda text: [text]) if self._ordinary_added else self.default_chunker
+        return WHOLE_TEXT if self._ordinary_added else self.default_chunker
 
     @cached_property
     def _parsing_backend(self) -> tokenizers.Tokenizer:
@@ -340,19 +345,62 @@ def kind(name: str) -> Kind:
     return Kind(module.Config, tokenizer)
 
 
-def load(path: str | Path) -> Tokenizer:
-    """The tokenizer of a folder of any kind, written by bertsmith or by transformers."""
-    contents = TokenizerFolder.open(path)
-    known = [kind(name).tokenizer for name in kinds()]
-    named = [tokenizer for tokenizer in known if contents.class_name in tokenizer.transformers_classes]
-    suitable = named or [tokenizer for tokenizer in known if tokenizer.recognises(contents)]
-    if not suitable:
-        found = contents.class_name or contents.model.get("type")
-        found = found or "no tokenizer_config.json, tokenizer.json or vocab.txt"
-        raise DataError(f"{path}: this folder is not a supported tokenizer ({found}); supported: {', '.join(kinds())}")
+def load(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
+    """The tokenizer of a folder of any kind, written by bertsmith or by transformers.
+
+    `lowercase`: instead of the folder's setting. `notes` of the tokenizer say what is not evident from its files.
+    """
+    contents = TokenizerFolder.open(path, lowercase=lowercase)
+    contents.refuse_own_code()
     try:
-        return suitable[0].from_folder(contents)
+        tokenizer = _from_folder(contents)
     except DataError as error:
         raise error if str(path) in str(error) else DataError(f"{path}: {error}") from error
     except Exception as error:  # the tokenizers library raises bare ones for files that it cannot parse
         raise DataError(f"{path}: its files are not in the format of transformers ({error!r})") from error
+    if lowercase is not None and tokenizer.rules().get("lowercase", False) != lowercase:
+        wanted = "uncased" if lowercase else "cased"
+        raise DataError(f"{path}: this {tokenizer.kind} tokenizer cannot be {wanted}: import it without --{wanted}")
+    if contents.config.get("truncation_side") == "left":
+        contents.notes.append("truncation_side=left is ignored: long texts lose their last tokens")
+    tokenizer.notes = tuple(contents.notes)
+    return tokenizer
+
+
+def _from_folder(contents: TokenizerFolder) -> Tokenizer:
+    """The kind that a folder names or that recognises it; else its tokenizer.json as it is."""
+    from bertsmith.tokenizers import pipeline, sentencepiece  # they import this module
+
+    known = [kind(name).tokenizer for name in kinds()]
+    named = [tokenizer for tokenizer in known if contents.class_name in tokenizer.transformers_classes]
+    suitable = named or [tokenizer for tokenizer in known if tokenizer.recognises(contents)]
+    if not contents.definition:
+        if suitable:
+            return suitable[0].from_folder(contents)
+        if contents.class_name in ("", "XLMRobertaTokenizer") and contents.has(sentencepiece.XLM_ROBERTA_MODEL):
+            return sentencepiece.xlm_roberta(contents)
+        if contents.class_name:
+            raise DataError(
+                f"its tokenizer class {contents.class_name} has rules of its own and there is no {folder.DEFINITION}: "
+                "write one with transformers, or use a folder with a supported tokenizer "
+                f"({', '.join(kinds())}, or any {folder.DEFINITION})"
+            )
+        raise DataError(f"this folder is not a tokenizer: it has no {folder.DEFINITION}, vocab.txt or vocab.json")
+    theirs = pipeline.parse(contents)
+    for tokenizer_class in suitable[:1]:
+        try:
+            tokenizer = tokenizer_class.from_folder(contents)
+        except DataError as error:
+            contents.notes[:] = [f"{folder.DEFINITION} is used as it is: {error}"] if named else []
+            continue
+        different = pipeline.differences(tokenizer, theirs)
+        if named:  # settings of tokenizer_config.json replace the normalizer; transformers 5 adds an absent frame
+            bare = pipeline.frame_of(theirs).single == ("a",)
+            different -= {"normalizer", "post_processor"} if bare else {"normalizer"}
+        if not different:
+            return tokenizer
+        what = f"another {' and '.join(sorted(different))} than {contents.class_name}"
+        contents.notes[:] = (
+            [f"{folder.DEFINITION} has {what}: it is used as it is, as by transformers 4"] if named else []
+        )
+    return pipeline.Pipeline.from_folder(contents)
