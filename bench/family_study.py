@@ -29,6 +29,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bertsmith import config
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.reports.run_history import FINISHED, LAST, RECIPE, RunHistory, is_finished, read_run
@@ -36,7 +37,7 @@ from bertsmith.reports.terminal_runs import mean_and_deviation
 from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NO_MODEL, TABLE, ablate, candidates, trials
 from bertsmith.studies.published import METRICS as MEASURES
 from bertsmith.system.durable import read_checksummed_json
-from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
+from bertsmith.training.recipe import Recipe, with_overrides
 
 # The recipe that each begins with, and what makes it as large as the others.
 MEMBERS = {
@@ -240,7 +241,7 @@ def _encoder_weights(run: RunHistory) -> int:
     import torch
 
     with torch.device("meta"):
-        encoder = read_recipe(run.folder / RECIPE).encoder.build()
+        encoder = config.read_file(Recipe, run.folder / RECIPE).encoder.build()
     return sum(weight.numel() for weight in encoder.parameters())
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bertsmith.data.shards import EncodedDocuments, Part, ShardBuilder, Shards, verify
+from bertsmith.data.shards import EncodedDocuments, ShardBuilder, Shards, verify
+from bertsmith.data.shards.reader import Part
 
 SENTENCE, DOCUMENT, UNIT = 15, 20, 1 << 20  # tokens per sentence, sentences per document, tokens per work unit
 READ = 1 << 25  # tokens read per measurement

@@ -81,12 +81,8 @@ def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
 
 def to_dict(settings: Any) -> dict[str, Any]:
     """A dataclass as plain JSON values; the `Config` of a registry file gets its name as `kind`."""
-    result: dict[str, Any] = {}
-    if type(settings).__name__ == "Config":
-        result["kind"] = type(settings).__module__.rsplit(".", 1)[-1]
-    for item in dataclasses.fields(settings):
-        result[item.name] = _to_plain(getattr(settings, item.name))
-    return result
+    kind = {"kind": _name(type(settings))} if type(settings).__name__ == "Config" else {}
+    return kind | {item.name: _to_plain(getattr(settings, item.name)) for item in dataclasses.fields(settings)}
 
 
 def _to_plain(value: Any) -> Any:
@@ -110,7 +106,8 @@ def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
         if key not in fields:
             raise _unknown_setting(_join(where, key), value, _name(cls), key, fields, where)
     values = {key: _convert(hints[key], value, _join(where, key)) for key, value in given.items()}
-    missing = [name for name, item in fields.items() if name not in values and _is_required(item)]
+    required = {name for name, item in fields.items() if item.default is item.default_factory is dataclasses.MISSING}
+    missing = [name for name in fields if name in required - values.keys()]
     if missing:
         raise ConfigError(f"{_join(where, missing[0])} is missing: {_name(cls)} requires it")
     try:
@@ -165,10 +162,6 @@ def _unknown_setting(path: str, value: Any, owner: str, key: str, known: Iterabl
 
 def _name(cls: Any) -> str:
     return str(cls.__module__.rsplit(".", 1)[-1] if cls.__name__ == "Config" else cls.__name__.lower())
-
-
-def _is_required(item: dataclasses.Field[Any]) -> bool:
-    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
 
 
 def _join(where: str, key: str) -> str:

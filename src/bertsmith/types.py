@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -107,13 +107,17 @@ class Batch:
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Self:
         """The batch on a device."""
+        return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
-        def moved(value: Any) -> Any:
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The batch with each of its tensors changed."""
+
+        def changed(value: Any) -> Any:
             if isinstance(value, dict):
-                return {name: moved(item) for name, item in value.items()}
-            return value.to(device, non_blocking=non_blocking) if hasattr(value, "to") else value
+                return {name: changed(item) for name, item in value.items()}
+            return change(value) if hasattr(value, "to") else value
 
-        return type(self)(**{item.name: moved(getattr(self, item.name)) for item in dataclasses.fields(self)})
+        return type(self)(**{item.name: changed(getattr(self, item.name)) for item in dataclasses.fields(self)})
 
 
 @dataclass(frozen=True)

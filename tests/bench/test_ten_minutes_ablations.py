@@ -19,7 +19,7 @@ from bertsmith.errors import BertsmithError, StoppedError
 from bertsmith.studies.ablations import trials
 from bertsmith.studies.published import scores_for
 from bertsmith.training.compare import chosen_recipes, folder_name
-from bertsmith.training.pretrain_data import check_model
+from bertsmith.training.pretrain_data import meta_model
 from bertsmith.training.recipe import Recipe
 
 
@@ -42,7 +42,7 @@ def test_a_study_is_two_commands(name: str, tmp_path: Path) -> None:
     assert (compare[0], ablate[0]) == ("compare", "ablate")
     chosen = trained(compare)
     for recipe in chosen.values():
-        check_model(recipe)
+        meta_model(recipe)
         assert type(recipe.encoder).__module__.endswith("roformer")
         assert recipe.encoder.causal is ("causal_lm" in recipe.objectives)
         assert recipe.encoder.pooler is ("next_sentence" in recipe.objectives)

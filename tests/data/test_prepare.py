@@ -61,7 +61,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_units, "UNIT_CHARACTERS", 20_000)
-    monkeypatch.setattr(run, "UNIT_CHARACTERS", 20_000)
 
 
 def prepare(world: dict[str, Any], output: Path, **options: Any) -> dict[str, Any]:
@@ -123,7 +122,7 @@ def test_killed_at_random_moments_it_goes_on_to_the_same_bytes(world: dict[str, 
     """Kill -9 on the real command, workers and all; the seed is fixed so that a failure can be replayed."""
     script = (
         "from bertsmith.data import prepare as run, work_units; import sys\n"
-        "work_units.UNIT_CHARACTERS = run.UNIT_CHARACTERS = 5_000\n"
+        "work_units.UNIT_CHARACTERS = 5_000\n"
         "if __name__ == '__main__':\n"
         "    options = dict(workers=2, quiet=True, shard_tokens=8_000)\n"
         "    run.prepare([sys.argv[1]], sys.argv[3], tokenizer=sys.argv[2], **options)\n"

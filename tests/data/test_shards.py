@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from faults.shard_fixtures import encoded_documents
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.data.shards import EncodedDocuments, ShardBuilder, Shards, reader, remove_shard_set, token_type, verify
+from bertsmith.data.shards import EncodedDocuments, ShardBuilder, Shards, reader, remove_shard_set, verify
+from bertsmith.data.shards.format import token_type
 from bertsmith.errors import BertsmithError, DataError
 
+NOTHING = EncodedDocuments.concatenate([], np.uint16)
 TOKENIZER = {"vocab.txt": b"[PAD]\n[UNK]\n", "tokenizer.json": b"{}"}
 
 
@@ -33,7 +36,7 @@ def some_pieces(seed: int, *, documents: int = 3, vocab_size: int = 1000) -> Enc
     chance = np.random.default_rng(seed)
     lengths = chance.integers(1, 20, (documents, 2))
     texts = [[chance.integers(0, vocab_size, length) for length in document] for document in lengths]
-    return EncodedDocuments.of(texts, token_type(vocab_size))
+    return encoded_documents(texts, token_type(vocab_size))
 
 
 def build(folder: Path, pieces: list[dict[str, EncodedDocuments]], **changes: Any) -> dict[str, Any]:
@@ -152,20 +155,17 @@ def test_spans_outside_are_rejected(tmp_path: Path, pieces: list[dict[str, Encod
             shards.read([start], [length])
 
 
-def test_empty_texts_and_long_sentences() -> None:
-    one = EncodedDocuments.of([[[]], [], [[1, 2], [], [3]], [[4] * 70_000]], np.uint16)
+def test_no_documents_and_the_longest_sentence() -> None:
+    one = encoded_documents([[[1, 2], [3]], [[4] * 65_535]], np.uint16)
     assert one.sentence_lengths.tolist() == [2, 1, 65_535]
     assert one.document_sentences.tolist() == [2, 1]
     one.check(5)
-    EncodedDocuments.empty(np.uint16).check(5)
+    NOTHING.check(5)
 
 
 def test_an_empty_set(tmp_path: Path) -> None:
     build(tmp_path / "none", [])
-    build(
-        tmp_path / "empty",
-        [{"train": EncodedDocuments.empty(np.uint16), "held-out": EncodedDocuments.empty(np.uint16)}],
-    )
+    build(tmp_path / "empty", [{"train": NOTHING, "held-out": NOTHING}])
     assert sorted(path.name for path in (tmp_path / "empty").iterdir()) == [
         "index.json",
         "tokenizer",

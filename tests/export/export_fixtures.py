@@ -12,7 +12,7 @@ from model_fixtures import SIZE, randomize_weights
 
 from bertsmith import config
 from bertsmith.encoders import encoder as encoders
-from bertsmith.export import parity
+from bertsmith.export import onnx
 from bertsmith.export.graph import OnnxModule
 from bertsmith.model_io.model import Model
 from bertsmith.types import Row
@@ -34,14 +34,14 @@ def rows(graph: OnnxModule, lengths: Sequence[int] = LENGTHS, *, seed: int = 0) 
     """Random texts; an even number of them, as questions with two choices need."""
     draw = np.random.default_rng(seed)
     segments = graph.model.encoder.segment_types
-    return [parity.random_row(draw, length, vocab_size=SIZE, segments=segments) for length in lengths]
+    return [onnx.random_row(draw, length, vocab_size=SIZE, segments=segments) for length in lengths]
 
 
 def difference(graph: OnnxModule, texts: Sequence[Row], **changed: np.ndarray[Any, Any]) -> float:
     """How far the graph, given all texts at once, is from the model, given each alone; some inputs may be changed."""
-    given = parity.padded_inputs(graph, texts, 0) | changed
+    given = onnx.padded_inputs(graph, texts, 0) | changed
     with torch.inference_mode():
         said = graph(*(torch.from_numpy(given[name]) for name in graph.input_names))
-    return parity.max_abs_diff(
+    return onnx.max_abs_diff(
         graph, texts, {name: part.numpy() for name, part in zip(graph.output_names, said, strict=True)}
     )

@@ -9,8 +9,9 @@ import pytest
 from export.export_fixtures import KINDS, difference, model, rows
 
 from bertsmith.errors import BertsmithError
+from bertsmith.export.folder import ParityError
 from bertsmith.export.graph import OnnxModule, with_lstm_nodes
-from bertsmith.export.parity import ParityCheck, ParityError, check_parity
+from bertsmith.export.onnx import ParityCheck, check_parity
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives import (
     causal_lm,

@@ -21,8 +21,9 @@ import bertsmith
 from bertsmith.errors import StorageError
 from bertsmith.export import graph as graphs
 from bertsmith.export import onnx
+from bertsmith.export.folder import ParityError
 from bertsmith.export.graph import OnnxFiles, OnnxModule, convert
-from bertsmith.export.parity import ParityCheck, ParityError, measure_parity
+from bertsmith.export.onnx import ParityCheck, measure_parity
 from bertsmith.model_io.model_folder import verify_folder
 from bertsmith.objectives import classify, masked_lm, next_sentence, span, tag
 
@@ -144,7 +145,7 @@ def test_every_encoder(kind: str, opset: int, tmp_path: Path) -> None:
 
 def given(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     """Spares a conversion: these bytes are what comes of it."""
-    monkeypatch.setattr(onnx, "convert", lambda graph, **_: OnnxFiles(data, None, 20))
+    monkeypatch.setattr(onnx, "convert", lambda graph, **_: OnnxFiles(data, None))
 
 
 def test_export_that_differs_is_removed(

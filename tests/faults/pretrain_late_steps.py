@@ -17,6 +17,7 @@ from faults.pretrain_process import ONE_THREAD
 from faults.pretrain_ranks import rows_learned
 from faults.shard_fixtures import emptied
 
+from bertsmith import config
 from bertsmith.data.collate import from_packed
 from bertsmith.data.shards import Shards
 from bertsmith.model_io.folder_tokenizer import vocabulary_of
@@ -24,7 +25,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.training.checkpoints import Checkpoint, Checkpoints
 from bertsmith.training.log import read_events
-from bertsmith.training.recipe import read_recipe
+from bertsmith.training.recipe import Recipe
 
 FAR = 1_000_000
 LONG = (f"steps={FAR + 100}",)
@@ -75,7 +76,7 @@ def rows_after(scene: Scene, run: Path) -> dict[int, list[str]]:
 
 def rows_computed(scene: Scene, run: Path, step: int) -> list[str]:
     """What a step learns from, made from nothing but the recipe, the shards and its number."""
-    recipe, tokenizer = read_recipe(run / "recipe.json"), load(scene.shards / "tokenizer")
+    recipe, tokenizer = config.read_file(Recipe, run / "recipe.json"), load(scene.shards / "tokenizer")
     vocabulary, parts = vocabulary_of(tokenizer), recipe.objectives.values()
     model = Model.build(recipe.encoder, parts, vocabulary=vocabulary, seed=recipe.seed)
     frame, padding = tokenizer.frame_ids, tokenizer.padding_id

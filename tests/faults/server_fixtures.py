@@ -26,6 +26,7 @@ from server.http_fixtures import predictor
 from bertsmith.inference.forward import Backend, ModelInput, Query
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import middleware, server
+from bertsmith.server.app import build
 from bertsmith.server.monitoring import Log
 from bertsmith.server.settings import Limits
 
@@ -70,7 +71,7 @@ def broken(how: str) -> Iterator[None]:
             async def at_once(self: Any, problem: Any) -> Any:
                 return problem
 
-            stack.enter_context(mock.patch.object(middleware.Rejections, "delay", at_once))
+            stack.enter_context(mock.patch.object(middleware.Gateway, "delay", at_once))
         elif how == "patient":  # nobody is ever late
 
             async def never(connections: Any, limits: Any) -> None:
@@ -189,7 +190,7 @@ def main(told: str) -> None:
         limits = limits_of(facts["broken"], **facts["limits"])
         listener = server.listen("127.0.0.1", 0)
         made = heavy() if facts["heavy"] else costly(facts["cost"])
-        server.serve([("words", made)], listener, limits=limits, log=Log())
+        server.serve(build({"words": made}, limits=limits, log=Log()), listener)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from faults.broken_disks import QuickDisk
 from faults.shard_fixtures import UNITS, Outcome, build, builder, emptied, pieces_of
 
 from bertsmith.data.shards import ShardBuilder, Shards, verify
-from bertsmith.data.shards.format import Tokens, read_head
+from bertsmith.data.shards.format import ShardFile, Tokens
 from bertsmith.errors import DataError
 
 
@@ -76,9 +76,7 @@ def places(path: Path, chance: random.Random, masks: int) -> Iterator[tuple[int,
     """Where to flip and what: every byte of what is no data, and some bytes in each 4 KiB of the data of a shard."""
     body, size = path.stat().st_size, path.stat().st_size
     if path.suffix == ".shard":
-        descriptor = os.open(path, os.O_RDONLY)
-        body = read_head(descriptor, path).body
-        os.close(descriptor)
+        body = ShardFile(path).read_head().body
     for place in range(body):
         for number in range(masks):
             yield place, 1 << chance.randrange(8) if number % 2 == 0 else chance.randrange(1, 256)

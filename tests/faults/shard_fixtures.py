@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from faults.broken_disks import QuickDisk
+from numpy.typing import DTypeLike
 
 from bertsmith.data.shards import EncodedDocuments, ShardBuilder, Shards, verify
 from bertsmith.system.durable import Disk
@@ -46,6 +47,14 @@ class Outcome:
         return f"{self.name} {self.options}: {self.landed} of {self.asked} faults landed, {len(self.failures)} failures"
 
 
+def encoded_documents(documents: Iterable[Iterable[Sequence[int]]], dtype: DTypeLike) -> EncodedDocuments:
+    """From the ids of each sentence of each document."""
+    sentences = [[np.asarray(sentence, dtype) for sentence in document] for document in documents]
+    flat = [sentence for document in sentences for sentence in document]
+    lengths = np.array([len(sentence) for sentence in flat], np.uint16)
+    return EncodedDocuments(np.concatenate(flat), lengths, np.array([len(one) for one in sentences], np.uint32))
+
+
 @cache
 def pieces_of(unit: int, sentences: int = 4) -> dict[str, EncodedDocuments]:
     """What work unit number `unit` yields: always the same. Every third has held-out text, one has nothing else."""
@@ -55,7 +64,7 @@ def pieces_of(unit: int, sentences: int = 4) -> dict[str, EncodedDocuments]:
         texts = [
             [chance.integers(0, VOCABULARY, chance.integers(2, 12)) for _ in range(sentences)] for _ in range(documents)
         ]
-        return EncodedDocuments.of(texts, np.uint16)
+        return encoded_documents(texts, np.uint16)
 
     pieces = {} if unit == 4 else {"train": some(2)}
     return pieces | ({"held-out": some(1)} if unit % 3 == 1 else {})

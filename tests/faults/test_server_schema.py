@@ -33,9 +33,9 @@ MANY = settings(FEW, max_examples=150, derandomize=False)
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[Gateway]:
-    found = build(list(all_predictors().items()), limits=Limits(deadline=20))
+    found = build(all_predictors(), limits=Limits(deadline=20))
     yield found
-    assert found.service.close(drain=True, seconds=10)
+    assert found.service.close(seconds=10)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from faults.shard_crashes import kills, power_losses, power_losses_after_kills, 
 from faults.shard_damage import flips, truncations
 from faults.shard_fixtures import Outcome
 
-from bertsmith.data.shards import format, reader
+from bertsmith.data.shards.format import BLOCK, Head, ShardFile
 
 
 @pytest.fixture
@@ -90,16 +90,18 @@ def test_power_losses_detect_broken_builds(folder: Path, disk: str) -> None:
 
 
 def test_flipped_bytes_detect_missing_checksums(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (reader, format):
-        monkeypatch.setattr(module, "check_block", lambda *anything: None)
+    def unchecked(file: ShardFile, block: int, head: Head) -> bytes:
+        return file.read(min(BLOCK, head.header.body_bytes - block * BLOCK), head.body + block * BLOCK)
+
+    monkeypatch.setattr(ShardFile, "read_block", unchecked)
     check_broken(flips(folder, masks=1))
 
 
 def test_truncations_detect_unchecked_short_reads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def padded(descriptor: int, size: int, offset: int, path: Path) -> bytes:
-        return os.pread(descriptor, size, offset).ljust(size, b"\0")
+    def padded(file: ShardFile, size: int, offset: int) -> bytes:
+        return os.pread(file.descriptor, size, offset).ljust(size, b"\0")
 
-    monkeypatch.setattr(reader, "read_exactly", padded)
+    monkeypatch.setattr(ShardFile, "read", padded)
     check_broken(truncations(folder, count=500))
 
 

@@ -99,7 +99,7 @@ def paused_engine(**settings: Any) -> Iterator[tuple[Engine, NameBackend, Callab
         def submit(
             inputs: Sequence[ModelInput], query: Any = NameQuery(), seconds: float | None = None
         ) -> Future[list[Any]]:
-            before = engine._queued_tokens, len(backend.batches)
+            before = engine.queued_tokens, len(backend.batches)
 
             def call() -> list[Any]:
                 with deadline(seconds):
@@ -107,7 +107,7 @@ def paused_engine(**settings: Any) -> Iterator[tuple[Engine, NameBackend, Callab
 
             found = pool.submit(call)
             until = time.monotonic() + 10
-            while (engine._queued_tokens, len(backend.batches)) == before and not found.done():
+            while (engine.queued_tokens, len(backend.batches)) == before and not found.done():
                 assert time.monotonic() < until
                 time.sleep(0.001)
             return found
@@ -292,7 +292,7 @@ def test_requests_can_be_cancelled() -> None:
             assert inside.wait(10)
             while engine.queued_tokens != 30:
                 time.sleep(0.001)
-            own_deadline[0].cancel()
+            own_deadline[0].cancelled = True
             backend.go.set()
             with pytest.raises(DeadlineExceeded):
                 found.result(10)

@@ -13,7 +13,6 @@ from model_io.folder_fixtures import tokenizer
 
 from bertsmith.encoders import electra
 from bertsmith.errors import DataError
-from bertsmith.model_io.huggingface.electra import generator_model
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.objectives import masked_lm, replaced_token
@@ -34,7 +33,7 @@ def build(*, rows: int = 97, vocabulary: Vocabulary | None = VOCABULARY, **chang
 def test_the_exported_generator_gives_the_same_logits(narrow: int, activation: str, tmp_path: Path) -> None:
     rows = tokenizer().vocab_size
     model = build(rows=rows, vocabulary=None, embedding_width=narrow, activation=activation)
-    generator = generator_model(model)
+    generator = model.auxiliary_models()["generator"]
     batch = random_batch([12, 40, 7], length=40)
     batch = batch.replace(input_ids=batch.input_ids % rows, indices={"masked_lm": torch.arange(120)})
     inside = model.objectives["replaced_token"].generator
@@ -52,7 +51,7 @@ def test_the_exported_generator_gives_the_same_logits(narrow: int, activation: s
 
 def test_the_exported_generator_shares_the_weights() -> None:
     model = build()
-    generator = generator_model(model)
+    generator = model.auxiliary_models()["generator"]
     with torch.no_grad():
         generator.encoder.token_embeddings.fill_(0.5)
         generator.encoder.blocks[1].feed_forward.expand.weight.fill_(0.25)
@@ -61,19 +60,17 @@ def test_the_exported_generator_shares_the_weights() -> None:
 
 
 def test_models_without_a_generator() -> None:
-    assert generator_model(Model.build(bert(), [masked_lm.Config()], vocabulary=VOCABULARY)) is None
+    assert not Model.build(bert(), [masked_lm.Config()], vocabulary=VOCABULARY).auxiliary_models()
     judging = Model.build(electra.Config(**SMALL, vocab_size=97), [replaced_token.Config(generator_width=0.0)])
-    assert generator_model(judging) is None
+    assert not judging.auxiliary_models()
     on_bert = Model.build(bert(pooler=False), [replaced_token.Config(generator_width=0.5)], vocabulary=VOCABULARY)
-    assert generator_model(on_bert) is None, (
-        "BERT's tables are as wide as its blocks: no folder could hold its generator"
-    )
+    assert not on_bert.auxiliary_models(), "BERT's tables are as wide as its blocks: no folder could hold its generator"
 
 
 def test_an_electra_folder_does_not_hold_the_generator(tmp_path: Path) -> None:
     save_model(build(rows=tokenizer().vocab_size, vocabulary=None), tokenizer(), tmp_path / "m")
     wanted = replaced_token.Config(generator_width=0.5)
-    with pytest.raises(DataError, match=r"weights are missing: objectives\.replaced_token\..* as new_heads$"):
+    with pytest.raises(DataError, match=r"weights are missing: objectives\.replaced_token\..*--ignore-heads"):
         open_model(tmp_path / "m", objectives=[wanted])
     model, _, _ = open_model(tmp_path / "m", objectives=[], new_heads=[wanted])
-    assert generator_model(model).encoder.width == 16
+    assert model.auxiliary_models()["generator"].encoder.width == 16

@@ -183,14 +183,19 @@ def test_sentence_transformers_folder(case: SentenceCase, tmp_path: Path) -> Non
 # --- refusals: one line that says what is wrong and what to do
 
 
-def refuse_lfs_pointer(folder: Path) -> None:
+def refuse_lfs_pointer(folder: Path, name: str = "model.safetensors") -> None:
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 440473133\n"
-    (folder / "model.safetensors").write_text(pointer)
+    (folder / name).write_text(pointer)
 
 
-def refuse_truncated_file(folder: Path) -> None:
-    data = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
+def refuse_truncated_file(folder: Path, name: str = "model.safetensors") -> None:
+    data = (folder / name).read_bytes()
+    (folder / name).write_bytes(data[: len(data) // 2])
+
+
+def refuse_narrow_roformer(folder: Path) -> None:
+    config = transformers.RoFormerConfig.from_pretrained(folder, embedding_size=16)
+    transformers.RoFormerModel(config).save_pretrained(folder)
 
 
 def refuse_pickled_index(folder: Path) -> None:
@@ -233,7 +238,41 @@ REFUSED: dict[str, tuple[Case, Callable[[Path], object], tuple[str, ...]]] = {
         ("RoFormerTokenizer", "jieba"),
     ),
     "another activation": (Case("bert"), lambda folder: zoo.change_config(folder, hidden_act="mish"), ("hidden_act",)),
-    "no tokenizer": (Case("bert"), lambda folder: [path.unlink() for path in folder.glob("*to*")], ("--tokenizer",)),
+    "no tokenizer": (
+        Case("bert", tokenizer="json-only"),
+        lambda folder: [path.unlink() for path in folder.glob("*to*")],
+        ("--tokenizer",),
+    ),
+    "pointer of the config": (
+        Case("bert"),
+        lambda folder: refuse_lfs_pointer(folder, "config.json"),
+        ("git lfs pull",),
+    ),
+    "pointer of a pickle": (
+        Case("bert", weights="pickled"),
+        lambda folder: refuse_lfs_pointer(folder, "pytorch_model.bin"),
+        ("pytorch_model.bin", "git lfs pull"),
+    ),
+    "pointer of a vocabulary": (
+        Case("bert", tokenizer="vocab"),
+        lambda folder: refuse_lfs_pointer(folder, "vocab.txt"),
+        ("vocab.txt", "git lfs pull"),
+    ),
+    "truncated pickle": (
+        Case("bert", weights="pickled"),
+        lambda folder: refuse_truncated_file(folder, "pytorch_model.bin"),
+        ("pytorch_model.bin is truncated", "bytes", "download it again"),
+    ),
+    "missing safetensors": (
+        Case("bert", weights="sharded"),
+        lambda folder: (folder / "model-00002-of-00003.safetensors").unlink(),
+        ("model-00002-of-00003.safetensors is missing",),
+    ),
+    "RoFormer's narrow embeddings": (
+        Case("roformer"),
+        refuse_narrow_roformer,
+        ("factorised", "embeddings_project", "RoFormer"),
+    ),
     "quantised": (
         Case("bert"),
         lambda folder: zoo.change_config(folder, quantization_config={"bits": 4}),

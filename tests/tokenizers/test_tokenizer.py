@@ -168,7 +168,7 @@ def test_saving_goes_through_the_given_disk(tmp_path: Path) -> None:
         ({"tokenizer_config.json": b'{"tokenizer_class": "LlamaTokenizer"}'}, "LlamaTokenizer"),
         ({"tokenizer_config.json": b"{"}, "tokenizer_config.json is not JSON"),
         ({"tokenizer_config.json": b"[1]"}, "must hold a JSON object, not list"),
-        ({"tokenizer.json": b'{"model": {"type": "WordPiece"}}'}, "missing field `vocab`"),
+        ({"tokenizer.json": b'{"model": {"type": "WordPiece"}}'}, "tokenizer.json cannot be read"),
         ({"vocab.txt": b"\xff\xfe"}, "vocab.txt is not UTF-8"),
         ({"vocab.txt": b"[PAD]\na\n"}, r"lacks the special tokens \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
     ],

@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
-from bertsmith.errors import ConfigError, DataError
+from bertsmith.errors import ConfigError
 from bertsmith.tokenizers import training
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.tokenizers.unigram import SPECIALS, Config, Splitter, Unigram

@@ -76,8 +76,9 @@ def test_the_no_answer_threshold_is_saved_with_the_model(model: Path, tmp_path: 
     finetune(tuning, tmp_path / "run", device="cpu", quiet=True)
     found, tokenizer, _ = open_model(tmp_path / "run" / "last")
     task = build_task(tuning)
-    said = predict(found, task, task.examples("dev"), tokenizer, length=32)
-    assert found.objectives["span"].config.no_answer == pytest.approx(task.threshold(said.examples, said.predictions))
+    examples = task.examples("dev")
+    said = predict(found, task, examples, tokenizer, length=32)
+    assert found.objectives["span"].config.no_answer == pytest.approx(task.threshold(examples, said))
 
 
 def losses(folder: Path) -> list[str]:

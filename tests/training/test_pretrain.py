@@ -21,7 +21,7 @@ import torch
 from command_line import call
 from threads import threads
 
-from bertsmith import recipes
+from bertsmith import config, recipes
 from bertsmith.data import prepare
 from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StoppedError
@@ -34,7 +34,7 @@ from bertsmith.training.log import last_of_each_step, read_events
 from bertsmith.training.loop import recipe_changes
 from bertsmith.training.pretrain import pretrain, resolve_auto
 from bertsmith.training.pretrain_data import PretrainData
-from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
+from bertsmith.training.recipe import Recipe, with_overrides
 from bertsmith.training.trainer import Trainer
 
 SMALL = [
@@ -105,7 +105,7 @@ def test_a_run_reduces_the_loss_and_saves_models(whole: Path) -> None:
     for name in ("best", "last"):
         found = json.loads(call("fill-mask", whole / name, "the smith [MASK] iron", "--json").stdout)
         assert len(found["fillings"][0]) == 5
-    assert read_recipe(whole / "recipe.json").steps == 16
+    assert config.read_file(Recipe, whole / "recipe.json").steps == 16
 
 
 def test_a_stopped_and_resumed_run_is_bit_identical(whole: Path, shards: Path, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_settings_without_effect_on_the_result_may_change_on_resume(shards: Path
     assert [event["notes"] for event in events if event["kind"] == "start"][-1] == [
         "micro_batch_size was 8 and is now 4"
     ]
-    assert read_recipe(tmp_path / "run" / "recipe.json").micro_batch_size == 4
+    assert config.read_file(Recipe, tmp_path / "run" / "recipe.json").micro_batch_size == 4
     pretrain(half, shards, tmp_path / "straight", device="cpu", quiet=True)
     both = [curve(tmp_path / name) for name in ("run", "straight")]
     assert both[0] == pytest.approx(both[1], rel=1e-5)
@@ -249,7 +249,7 @@ def test_the_best_evaluation_is_restored_on_resume(shards: Path, tmp_path: Path)
 
 
 def test_resume_never_and_from_a_checkpoint(whole: Path, shards: Path, tmp_path: Path) -> None:
-    made = read_recipe(whole / "recipe.json")
+    made = config.read_file(Recipe, whole / "recipe.json")
     with pytest.raises(ConfigError, match=r"already holds a run \(step-00000016\)"):
         pretrain(made, shards, whole, device="cpu", quiet=True, resume="never")
     middle = whole / "checkpoints" / "step-00000012"
@@ -339,7 +339,7 @@ def test_a_resumed_run_keeps_its_precision(shards: Path, tmp_path: Path) -> None
     begun = pretrain(recipe("precision=bf16", "steps=5"), shards, tmp_path, device="cpu", quiet=True)
     again = pretrain(recipe("steps=5"), shards, tmp_path, device="cpu", quiet=True)
     assert again["loss"] == begun["loss"]
-    held = read_recipe(tmp_path / "recipe.json")
+    held = config.read_file(Recipe, tmp_path / "recipe.json")
     assert held.precision == "bf16"
     assert recipe_changes(tmp_path, with_overrides(held, ["precision=auto"])) == []
     with pytest.raises(ConfigError, match=r"precision was \"bf16\" and is now \"fp32\""):

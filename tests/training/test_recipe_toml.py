@@ -17,7 +17,7 @@ from bertsmith.encoders import bert
 from bertsmith.errors import ConfigError
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.plan import BatchSizeWarmup, Unfreeze
-from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
+from bertsmith.training.recipe import Recipe, with_overrides
 from bertsmith.training.recipe_toml import WIDTH, comments, to_toml
 
 FOLDERS = ("encoders", "objectives", "data.packing", "training.optimizers")
@@ -53,7 +53,7 @@ def test_every_recipe_survives_its_toml(name: str, tmp_path: Path) -> None:
     made = recipes.find(name)
     text = to_toml(made)
     (tmp_path / "recipe.toml").write_text(text, encoding="utf-8")
-    assert read_recipe(tmp_path / "recipe.toml") == made
+    assert config.read_file(Recipe, tmp_path / "recipe.toml") == made
     assert max(map(len, text.splitlines())) <= WIDTH
     assert names_written(text) == set(names_in(config.to_dict(made)))
 
@@ -143,7 +143,7 @@ def test_init_prints_and_writes_the_same(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     assert call("init", "bert/mini", "encoder.layers=3", "-o", path).returncode == 0
     assert path.read_text(encoding="utf-8") == printed.stdout
-    assert read_recipe(path).encoder.layers == 3
+    assert config.read_file(Recipe, path).encoder.layers == 3
     again = call("init", path, "encoder.layers=5", "--json")
     assert json.loads(again.stdout)["settings"]["encoder"]["layers"] == 5
 
@@ -156,7 +156,7 @@ def test_init_replaces_a_file_only_with_force(tmp_path: Path) -> None:
     assert refused.stderr == f"bertsmith: {path} already exists: choose another -o, or pass --force to replace it\n"
     assert path.read_text() == "mine"
     assert call("init", "bert/mini", "-o", path, "--force").returncode == 0
-    assert read_recipe(path) == recipes.find("bert/mini")
+    assert config.read_file(Recipe, path) == recipes.find("bert/mini")
 
 
 def test_init_alone_lists_the_recipes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,10 +24,9 @@ def tokenizer_train(
     output: opt.Output,
     kind: Annotated[str, typer.Option(help=KIND_HELP)] = "wordpiece",
     vocab_size: Annotated[int, opt.at_least(1, "Vocabulary size, including special tokens.")] = 30522,
-    cased: Annotated[bool, typer.Option("--cased", help="Keep case and accents.")] = False,
+    cased: Annotated[bool, opt.option("--cased", "Keep case and accents.")] = False,
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Setting of this kind of tokenizer, e.g. min_count=3."),
+        list[str] | None, opt.option("--set", "Setting of this kind of tokenizer, e.g. min_count=3.", "KEY=VALUE")
     ] = None,
     max_words: Annotated[
         int, opt.at_least(1000, "Maximum number of distinct words kept in memory while counting.")
@@ -47,24 +46,13 @@ def tokenizer_train(
     from bertsmith.reports import terminal
 
     defaults = config.find_kind("bertsmith.tokenizers", kind).Config()
-    overrides = (["lowercase=false"] if cased else []) + (settings or [])
+    chosen = config.override(defaults, (["lowercase=false"] if cased else []) + (settings or []))
+    reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
     tokenizer = run.train_tokenizer(
-        corpus,
-        output,
-        settings=config.override(defaults, overrides),
-        vocab_size=vocab_size,
-        read_options=opt.read_options(file_format, field, encoding, errors),
-        max_words=max_words,
-        workers=workers,
-        limit=limit,
-        quiet=quiet or as_json,
+        corpus, output, settings=chosen, vocab_size=vocab_size, max_words=max_words, **reading
     )
-    facts = {
-        "folder": str(output),
-        "kind": kind,
-        "vocab_size": tokenizer.vocab_size,
-        "fingerprint": tokenizer.fingerprint,
-    }
+    facts = {"folder": str(output), **terminal.tokenizer_facts(tokenizer)}
+    del facts["specials"]
     opt.print_result(facts, as_json, lambda: terminal.tokenizer_card(tokenizer, folder=output))
 
 
@@ -72,10 +60,8 @@ def tokenizer_train(
 def tokenizer_show(
     folder: TokenizerFolder,
     text: Annotated[str | None, typer.Argument(help="Text to tokenize; - reads stdin.")] = None,
-    pair: Annotated[str | None, typer.Option("--pair", help="Second text of a pair.")] = None,
-    specials: Annotated[
-        bool, typer.Option("--specials", help="Parse special tokens such as [MASK] in the text.")
-    ] = False,
+    pair: Annotated[str | None, opt.option("--pair", "Second text of a pair.")] = None,
+    specials: Annotated[bool, opt.option("--specials", "Parse special tokens such as [MASK] in the text.")] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Show a tokenizer, or the tokens of a text with ids, offsets and unknown rate."""
@@ -108,10 +94,8 @@ def tokenizer_stats(
     """Measure a tokenizer on a corpus: tokens per word, unknown rate, bytes per token."""
     from bertsmith.data import prepare as run
 
-    options = opt.read_options(file_format, field, encoding, errors)
-    quiet = quiet or as_json
-    facts = run.measure_tokenizer(folder, corpus, read_options=options, workers=workers, limit=limit, quiet=quiet)
-    opt.print_result(facts, as_json)
+    reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
+    opt.print_result(run.measure_tokenizer(folder, corpus, **reading), as_json)
 
 
 @app.command()
@@ -122,11 +106,11 @@ def prepare(
     held_out: Annotated[
         float, typer.Option(min=0.0, max=0.5, help="Fraction of documents held out for evaluation, selected by hash.")
     ] = 0.01,
-    unique: Annotated[bool, typer.Option("--unique", help="Remove exact duplicates of documents.")] = False,
+    unique: Annotated[bool, opt.option("--unique", "Remove exact duplicates of documents.")] = False,
     engine: Annotated[str, typer.Option(help="local (processes) or ray (a cluster; needs bertsmith[ray]).")] = "local",
     shard_tokens: Annotated[int, opt.at_least(1024, "Tokens per shard file.")] = 2**24,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing shard set.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the corpus and write nothing.")] = False,
+    overwrite: Annotated[bool, opt.option("--overwrite", "Replace an existing shard set.")] = False,
+    dry_run: Annotated[bool, opt.option("--dry-run", "Check the corpus and write nothing.")] = False,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
     encoding: opt.Encoding = "utf-8",
@@ -141,26 +125,15 @@ def prepare(
     from bertsmith.data.shards import remove_shard_set
     from bertsmith.reports import terminal
 
-    options = opt.read_options(file_format, field, encoding, errors)
+    reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
     if dry_run:
-        facts = run.preview(corpus, tokenizer=tokenizer, read_options=options)
+        facts = run.preview(corpus, tokenizer=tokenizer, read_options=reading["read_options"])
         opt.print_result(facts, as_json, lambda: terminal.facts_table(facts, title="dry run: nothing was written"))
         return
     if overwrite:
         remove_shard_set(output)
-    index = run.prepare(
-        corpus,
-        output,
-        tokenizer=tokenizer,
-        read_options=options,
-        held_out=held_out,
-        unique=unique,
-        workers=workers,
-        engine=engine,
-        shard_tokens=shard_tokens,
-        limit=limit,
-        quiet=quiet or as_json,
-    )
+    options: dict[str, Any] = {"held_out": held_out, "unique": unique, "engine": engine, "shard_tokens": shard_tokens}
+    index = run.prepare(corpus, output, tokenizer=tokenizer, **options, **reading)
     opt.print_result(terminal.shard_facts(index, output), as_json)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from rich.rule import Rule
 
+import bertsmith
 from bertsmith import config
 from bertsmith.data import prepare
 from bertsmith.data.sample_text import korean_samples, python_documentation
@@ -71,7 +72,10 @@ def run_demo(output: Path, *, minutes: float = MINUTES, quiet: bool = False) -> 
     _step(4, "Pre-training", f"bertsmith pretrain bert/quick -d {shards} -o {run} --chart {' '.join(SETTINGS)}")
     _pretrain(output, minutes=minutes, quiet=quiet)
     _step(5, "Masked words", f'bertsmith fill-mask {run}/best "{MASKED[0]}"')
-    _fill(run / "best")
+    predictor = bertsmith.load(run / "best", device="cpu")
+    for masked in MASKED:
+        terminal.console.print(masked, style="bold")
+        terminal_predictions.fillings([predictor.fill_mask(masked, top_k=3)])
     files = f"--train {output}/task/train.jsonl --dev {output}/task/dev.jsonl -o {output}/task/run"
     tuning = f"bertsmith finetune {run}/best -t classification {files} {' '.join(FINETUNING)}"
     _step(6, "Fine-tuning: is this a sentence, or are its words shuffled?", tuning)
@@ -91,15 +95,6 @@ def _pretrain(output: Path, *, minutes: float, quiet: bool) -> None:
     recipe = with_overrides(recipes.find("bert/quick"), [*SETTINGS, f"minutes={minutes}"])
     pretrain(recipe, output / "shards", output / "run", device="cpu", quiet=quiet, chart=True)
     terminal_runs.run_card(read_run(output / "run"))
-
-
-def _fill(model: Path) -> None:
-    from bertsmith.inference.predictor import Predictor
-
-    predictor = Predictor.open(model, device="cpu")
-    for text in MASKED:
-        terminal.console.print(text, style="bold")
-        terminal_predictions.fillings([predictor.fill_mask(text, top_k=3)])
 
 
 def _finetune(output: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertsmith.cli.options import Device, Json, print_result
+from bertsmith.cli.options import Device, Json, option, print_result
 from bertsmith.errors import BertsmithError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
 def doctor(
     device: Device = "auto",
     gpu: Annotated[
-        bool, typer.Option("--gpu", help="Also measure the peak rates of the GPU: matrix products, copies, attention.")
+        bool, option("--gpu", "Also measure the peak rates of the GPU: matrix products, copies, attention.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -52,11 +52,8 @@ def examine(requested: str = "auto", *, ceilings: bool = False) -> dict[str, Any
     device = choose_device(requested)
     checks = [_numeric_check(device, precision) for precision in TOLERANCE]
     disk = shutil.disk_usage(os.getcwd())
-    problems = [
-        f"{check['precision']} on {device} has a relative error of {check['error']:.1e}"
-        for check in checks
-        if not check["ok"]
-    ]
+    wrong = [check for check in checks if not check["ok"]]
+    problems = [f"{one['precision']} on {device} has a relative error of {one['error']:.1e}" for one in wrong]
     if disk.free < MIN_FREE_DISK:
         problems.append(f"only {disk.free:,} bytes free in {os.getcwd()}")
     return {

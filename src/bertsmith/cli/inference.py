@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import bertsmith.cli.options as opt
+from bertsmith import load
 
 app = typer.Typer()
 POOLING_HELP = (
@@ -21,44 +22,47 @@ Index = Annotated[int | None, opt.at_least(1, "Counted from 1; default: the mean
 
 
 @app.command("fill-mask")
+@opt.opens_model
 def fill_mask(
     model: opt.ModelFolder,
     text: Annotated[
         str, typer.Argument(help="Text with one or more [MASK]; adjacent masks are filled together as one phrase.")
     ],
     top_k: TopK = 5,
-    target: Annotated[
-        list[str] | None, typer.Option("--target", metavar="WORD", help="Score this word; may be repeated.")
-    ] = None,
+    target: Annotated[list[str] | None, opt.option("--target", "Score this word; may be repeated.", "WORD")] = None,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Predict the masked words of a text."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
-    result = Predictor.open(model, device=device).fill_mask(text, top_k=top_k, targets=target)
+    result = load(model, device=device, **opening).fill_mask(text, top_k=top_k, targets=target)
     masks = result if result and isinstance(result[0], list) else [result]
     opt.print_result({"text": text, "fillings": masks}, as_json, lambda: terminal_predictions.fillings(masks))
 
 
 @app.command("next-sentence")
+@opt.opens_model
 def next_sentence(
     model: opt.ModelFolder,
     first: Annotated[str, typer.Argument(metavar="A", help="A text.")],
     second: Annotated[str, typer.Argument(metavar="B", help="A text that may follow it.")],
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Predict whether text B follows text A."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
-    result = Predictor.open(model, device=device).next_sentence(first, second)
+    result = load(model, device=device, **opening).next_sentence(first, second)
     opt.print_result(result, as_json, lambda: terminal_predictions.next_sentence(result))
 
 
 @app.command()
+@opt.opens_model
 def embed(
     model: opt.ModelFolder,
     source: Annotated[str, typer.Argument(metavar="FILE|TEXT", help="A file of texts (txt: one per line), or a text.")],
@@ -69,7 +73,7 @@ def embed(
     ] = "-1",
     combine: Annotated[str, typer.Option(help="How to combine several layers: mean or concat.")] = "mean",
     normalize: Annotated[
-        bool | None, typer.Option("--normalize/--no-normalize", help="Scale the vectors to length 1.")
+        bool | None, opt.option("--normalize/--no-normalize", "Scale the vectors to length 1.")
     ] = None,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
@@ -79,20 +83,31 @@ def embed(
     device: opt.Device = "auto",
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Compute text embeddings."""
-    from bertsmith.inference.text_files import EmbeddingOptions, embed_source, parse_layers
+    from bertsmith.inference.text_files import embed_source, parse_layers
     from bertsmith.reports import terminal_predictions
 
-    options = EmbeddingOptions(pooling, parse_layers(layers), combine, normalize)
+    options = {"pooling": pooling, "layers": parse_layers(layers), "combine": combine, "normalize": normalize}
     reading = opt.read_options(_one_text_per_line(file_format, source), field, encoding, errors)
     facts = embed_source(
-        model, source, output, options=options, reading=reading, limit=limit, device=device, quiet=quiet or as_json
+        model,
+        source,
+        output,
+        options=options,
+        reading=reading,
+        limit=limit,
+        device=device,
+        quiet=quiet or as_json,
+        **opening,
     )
     opt.print_result(facts, as_json, lambda: terminal_predictions.embeddings(facts))
 
 
 @app.command()
+@opt.opens_model
 def classify(
     model: opt.ModelFolder,
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts of any length.")],
@@ -102,36 +117,40 @@ def classify(
     top_k: TopK = 1,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Predict labels, or numbers for a regression model."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
     inputs = texts if second is None else [(text, second) for text in texts]
-    results = Predictor.open(model, device=device).predict(inputs, top_k=top_k)
+    results = load(model, device=device, **opening).predict(inputs, top_k=top_k)
     lists = [one if isinstance(one, list) else [one] for one in results]
     facts = {"predictions": [{"text": text, "results": some} for text, some in zip(texts, lists, strict=True)]}
     opt.print_result(facts, as_json, lambda: terminal_predictions.predictions(texts, lists))
 
 
 @app.command()
+@opt.opens_model
 def ner(
     model: opt.ModelFolder,
     source: Source,
     unit: Annotated[str, typer.Option(help="The unit that the model tags: word, part or character.")] = "word",
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Find the named entities of a text."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
-    entities = Predictor.open(model, device=device).ner(read_text(source), unit=unit)  # type: ignore[arg-type]
+    entities = load(model, device=device, **opening).ner(read_text(source), unit=unit)
     opt.print_result({"entities": entities}, as_json, lambda: terminal_predictions.entities(entities))
 
 
 @app.command()
+@opt.opens_model
 def ask(
     model: opt.ModelFolder,
     question: Annotated[str, typer.Argument(help="The question.")],
@@ -142,36 +161,40 @@ def ask(
     no_answer: Annotated[float | None, typer.Option(metavar="MARGIN", help=NO_ANSWER_HELP)] = None,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Answer a question with a span of a text."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
     passage = read_text(context)
-    result = Predictor.open(model, device=device).answer(question, passage, top_k=top_k, no_answer=no_answer)
+    result = load(model, device=device, **opening).answer(question, passage, top_k=top_k, no_answer=no_answer)
     answers = result if isinstance(result, list) else [result]
     facts = {"question": question, "answers": answers}
     opt.print_result(facts, as_json, lambda: terminal_predictions.answers(passage, answers))
 
 
 @app.command()
+@opt.opens_model
 def choose(
     model: opt.ModelFolder,
     question: Annotated[str, typer.Argument(help="A question, or the beginning of a text.")],
     choices: Annotated[list[str], typer.Argument(metavar="CHOICE...", help="At least two.")],
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Choose one of several answers or endings."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
-    result = Predictor.open(model, device=device).choose(question, choices)
+    result = load(model, device=device, **opening).choose(question, choices)
     opt.print_result(result, as_json, lambda: terminal_predictions.choices(choices, result))
 
 
 @app.command()
+@opt.opens_model
 def rank(
     model: opt.ModelFolder,
     query: Annotated[str, typer.Argument(help="The query.")],
@@ -187,19 +210,21 @@ def rank(
     limit: opt.Limit = None,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Rank texts by relevance to a query. Uses a model of text pairs, or the cosine similarity of embeddings."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.inference.text_files import read_texts
     from bertsmith.reports import terminal_predictions
 
     reading = opt.read_options(_one_text_per_line(file_format, file), field, encoding, errors)
     documents = read_texts(file, reading, limit=limit)
-    ranked = Predictor.open(model, device=device).rank(query, documents, positive=positive)[:top_k]
+    ranked = load(model, device=device, **opening).rank(query, documents, positive=positive)[:top_k]
     opt.print_result({"query": query, "ranked": ranked}, as_json, lambda: terminal_predictions.ranking(ranked))
 
 
 @app.command()
+@opt.opens_model
 def attention(
     model: opt.ModelFolder,
     text: Annotated[str, typer.Argument(help="A text.")],
@@ -208,12 +233,13 @@ def attention(
     head: Index = None,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Show the attention weights between the tokens of a text."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
-    facts = Predictor.open(model, device=device).attention(text, second).to_json(layer, head)
+    facts = load(model, device=device, **opening).attention(text, second).to_json(layer, head)
     opt.print_result(facts, as_json, lambda: terminal_predictions.attention_map(facts))
 
 

@@ -22,6 +22,7 @@ TOLERANCE_HELP = (
 
 
 @app.command()
+@opt.opens_model
 def show(
     model: opt.ModelFolder,
     batch: Annotated[int, opt.at_least(1, "Batch size of the memory estimate.")] = 32,
@@ -29,31 +30,37 @@ def show(
         int | None, opt.at_least(1, "Sequence length of the memory estimate; default: the maximum.")
     ] = None,
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Show a model. Prints architecture, parameters, size on disk and memory of a batch."""
     from bertsmith.model_io.summary import model_facts
     from bertsmith.reports import terminal
 
-    facts = model_facts(model, batch=batch, length=length)
+    facts = model_facts(model, batch=batch, length=length, **opening)
     opt.print_result(facts, as_json, lambda: terminal.model_card(facts))
 
 
 @app.command("import")
+@opt.opens_model
 def import_model(
     source: Annotated[
         Path, typer.Argument(metavar="DIR", help="Folder with pickled weights or a TensorFlow checkpoint from Google.")
     ],
     output: opt.Output,
-    cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="Instead of the tokenizer's setting.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing model folder.")] = False,
+    cased: Annotated[bool | None, opt.option("--cased/--uncased", "Instead of the tokenizer's setting.")] = None,
+    overwrite: Annotated[bool, opt.option("--overwrite", "Replace an existing model folder.")] = False,
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Import a TensorFlow checkpoint or pickled weights. Pickles are read in a sandboxed process."""
     from bertsmith.model_io.importers import import_folder
     from bertsmith.model_io.summary import folder_facts
 
     lowercase = None if cased is None else not cased
-    opt.print_result(folder_facts(import_folder(source, output, lowercase=lowercase, replace=overwrite)), as_json)
+    facts = import_folder(source, output, lowercase=lowercase, replace=overwrite, **opening)
+    opt.print_result(folder_facts(facts), as_json)
 
 
 @app.command()
@@ -63,15 +70,16 @@ def export(
     to: Annotated[str, typer.Option(help="onnx or sentence-transformers.")],
     head: Annotated[str | None, typer.Option(metavar="NAME", help=HEAD_HELP)] = None,
     pooling: Annotated[str | None, typer.Option(help=POOLING_HELP)] = None,
-    normalize: Annotated[bool, typer.Option("--normalize", help="Scale text vectors to length 1.")] = False,
+    normalize: Annotated[bool, opt.option("--normalize", "Scale text vectors to length 1.")] = False,
     tolerance: Annotated[float | None, typer.Option(min=0.0, help=TOLERANCE_HELP)] = None,
     opset: Annotated[int | None, typer.Option(help="ONNX: operator set version, 18 to 23; default: 20.")] = None,
+    tokenizer: opt.Tokenizer = None,
     as_json: opt.Json = False,
 ) -> None:
     """Export a model to ONNX or sentence-transformers. Compares the exported outputs with the model's."""
     if to not in ("onnx", "sentence-transformers"):
         raise BertsmithError(f"--to {to}: unknown format; choose onnx or sentence-transformers")
-    options = opt.given(tolerance=tolerance) | {"normalize": normalize}
+    options = opt.given(tolerance=tolerance, tokenizer=tokenizer) | {"normalize": normalize}
     if to == "onnx":
         from bertsmith.export.onnx import export_onnx
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+
+def option(name: str, help: str, metavar: str | None = None) -> Any:
+    return typer.Option(name, help=help, metavar=metavar)
 
 
 def output(metavar: str, help: str) -> Any:
@@ -31,27 +37,56 @@ FORMAT_HELP = "auto, blank (lines between documents), line, file, wiki, jsonl, c
 FileFormat = Annotated[str, typer.Option("--format", help=FORMAT_HELP)]
 Field = Annotated[str, typer.Option(help="Column or key of the text in jsonl, csv, tsv and parquet.")]
 Encoding = Annotated[str, typer.Option(help="Character encoding of text files, e.g. utf-8 or cp949.")]
-DecodingErrors = Annotated[
-    str, typer.Option("--errors", help="Bytes that cannot be decoded: strict (an error), replace or ignore.")
-]
+DECODING_HELP = "Bytes that cannot be decoded: strict (an error), replace or ignore."
+DecodingErrors = Annotated[str, typer.Option("--errors", help=DECODING_HELP)]
 Workers = Annotated[int | None, at_least(1, "Processes; default: one per core.")]
 Limit = Annotated[int | None, at_least(1, "Read only the first N documents.")]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, from bertsmith or transformers.")]
 RECIPE_HELP = "A name such as bert/base, or the path of a recipe.json or .toml file."
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help=RECIPE_HELP)]
 Overrides = Annotated[list[str] | None, overrides("encoder.layers=4 steps=1000")]
-TaskName = Annotated[
-    str, typer.Option("--task", "-t", metavar="TASK", help="Task, e.g. glue/cola, squad/1.1, classification, tagging.")
-]
+TASK_HELP = "Task, e.g. glue/cola, squad/1.1, classification, tagging."
+TaskName = Annotated[str, typer.Option("--task", "-t", metavar="TASK", help=TASK_HELP)]
 Data = Annotated[Path, typer.Option("--data", "-d", metavar="DIR", help="Shards written by `bertsmith prepare`.")]
-TaskData = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="Folder of the benchmark, instead of single files.")
-]
+TaskData = Annotated[Path | None, option("--data", "Folder of the benchmark, instead of single files.", "DIR")]
 Seeds = Annotated[int, at_least(1, "Runs per learning rate, each with another seed.")]
 Jobs = Annotated[int, at_least(1, "Runs in parallel, on a GPU with enough memory.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on stdout.")]
+Json = Annotated[bool, option("--json", "Print the result as one JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
+
+
+HEAD_HELP = "Read only this head, e.g. classify, tag, span or masked_lm: for folders of classes that are not known."
+IGNORE_HELP = "Read the encoder without its heads."
+TOKENIZER_HELP = "Folder of the tokenizer; default: MODEL."
+Tokenizer = Annotated[Path | None, typer.Option(metavar="DIR", help=TOKENIZER_HELP)]
+Opening = dict[str, Any]  # how a model folder is opened, see `opens_model`
+OPENING = {
+    "head": (Annotated[str | None, typer.Option(metavar="NAME", help=HEAD_HELP)], None),
+    "ignore_heads": (Annotated[bool, typer.Option("--ignore-heads", help=IGNORE_HELP)], False),
+    "tokenizer": (Tokenizer, None),
+}
+
+
+def opens_model(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options on how a model folder is opened, unless the command has them; it gets them as `opening`."""
+    own = inspect.signature(command, eval_str=True).parameters
+    added = {name: option for name, option in OPENING.items() if name not in own}
+
+    @wraps(command)
+    def wrapped(**values: Any) -> None:
+        opening = {name: values.pop(name) for name in added}
+        command(**values, opening={name: value for name, value in opening.items() if value})
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [one.replace(kind=kind) for one in own.values() if one.name != "opening"]
+    parameters += [
+        inspect.Parameter(name, kind, default=usual, annotation=hint) for name, (hint, usual) in added.items()
+    ]
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
+    del wrapped.__wrapped__
+    return wrapped
 
 
 def is_first_rank() -> bool:
@@ -83,6 +118,14 @@ def read_options(file_format: str, field: str, encoding: str, errors: str) -> An
 
     values = {"format": file_format, "field": field, "encoding": encoding, "errors": errors}
     return config.from_dict(ReadOptions, values)
+
+
+def reading(
+    file_format: str, field: str, encoding: str, errors: str, workers: int | None, limit: int | None, quiet: bool
+) -> dict[str, Any]:
+    """The arguments of functions that read a corpus in several processes."""
+    options = read_options(file_format, field, encoding, errors)
+    return {"read_options": options, "workers": workers, "limit": limit, "quiet": quiet}
 
 
 def given(**values: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ def init(
     recipe: Annotated[str | None, typer.Argument(metavar="[RECIPE]", help=opt.RECIPE_HELP)] = None,
     overrides: opt.Overrides = None,
     output: Annotated[Path | None, opt.output("FILE", "TOML file to write; default: print it.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    force: Annotated[bool, opt.option("--force", "Replace an existing file.")] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Write a recipe as a commented TOML file. Without a recipe, list all recipes."""

@@ -86,7 +86,7 @@ def plot(
     output: Annotated[
         Path | None, opt.output("FILE", "HTML page; default: RUN/report.html, for several runs runs.html.")
     ] = None,
-    browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    browser: Annotated[bool, opt.option("--open", "Open the page in a browser.")] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Plot the curves of runs in the terminal and as a self-contained HTML page."""
@@ -97,8 +97,7 @@ def plot(
     from bertsmith.reports.report_page import write_report
 
     histories = read_runs(runs)
-    parents = [run.folder.resolve().parent for run in histories]
-    together = Path(os.path.commonpath(parents)) / "runs.html"
+    together = Path(os.path.commonpath([run.folder.resolve().parent for run in histories])) / "runs.html"
     default = histories[0].folder / "report.html" if len(histories) == 1 else together
     page = write_report(histories, output or default)
     facts = {"runs": [run.name for run in histories], "page": str(page), "bytes": page.stat().st_size}

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bertsmith.cli.options import Device, at_least
+from bertsmith import load
+from bertsmith.cli.options import Device, Opening, at_least, opens_model, option
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.server.settings import Limits
 
@@ -22,6 +23,7 @@ def seconds(purpose: str) -> Any:
 
 
 @app.command()
+@opens_model
 def serve(
     models: Annotated[
         list[str], typer.Argument(metavar="MODEL...", help="Model folders or run folders; NAME=FOLDER sets the name.")
@@ -32,7 +34,7 @@ def serve(
     runs: Annotated[Path | None, typer.Option(metavar="DIR", help="Show the runs and evaluations below DIR.")] = None,
     device: Device = "auto",
     precision: Annotated[str, typer.Option(help="float32, bfloat16 or int8.")] = "float32",
-    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log JSON lines.")] = False,
+    json_logs: Annotated[bool, option("--json-logs", "Log JSON lines.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not log requests.")] = False,
     max_texts: Annotated[int, at_least(1, "Maximum number of texts per request.")] = DEFAULTS.max_texts,
     max_bytes_per_text: Annotated[int, at_least(1, "Maximum size of a text in bytes.")] = DEFAULTS.max_bytes_per_text,
@@ -50,6 +52,8 @@ def serve(
     write_seconds: Annotated[float, seconds("to send a response")] = DEFAULTS.write_seconds,
     idle_seconds: Annotated[float, seconds("that an idle connection is kept open")] = DEFAULTS.idle_seconds,
     drain_seconds: Annotated[float, seconds("to finish requests at shutdown")] = DEFAULTS.drain_seconds,
+    *,
+    opening: Opening,
 ) -> None:
     """Serve models over HTTP. Embeddings, labels, entities, answers, masked words, attention, and a web page."""
     options = dict(locals())
@@ -57,7 +61,7 @@ def serve(
         raise BertsmithError(f"serving needs {', '.join(missing)}: pip install 'bertsmith[serve]'")
     limits = Limits(**{name: value for name, value in options.items() if hasattr(DEFAULTS, name)})
     from bertsmith.evaluation.evaluator import find_model_folder
-    from bertsmith.inference.predictor import Predictor
+    from bertsmith.server.app import build
     from bertsmith.server.monitoring import Log
     from bertsmith.server.server import listen
     from bertsmith.server.server import serve as serve_models
@@ -69,6 +73,5 @@ def serve(
     named = [(name, find_model_folder(folder)) for name, folder in name_models(models)]
     log = Log(as_json=json_logs, quiet=quiet)
     with listen(host, port) as listener:
-        chosen: Any = precision  # the predictor checks it
-        opened = [(name, Predictor.open(folder, device=device, precision=chosen)) for name, folder in named]
-        serve_models(opened, listener, limits=limits, log=log, api_key=api_key, runs=runs)
+        opened = {name: load(folder, device=device, precision=precision, **opening) for name, folder in named}
+        serve_models(build(opened, limits=limits, log=log, api_key=api_key, runs=runs), listener)

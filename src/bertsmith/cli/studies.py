@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,16 +44,10 @@ def features(
     from bertsmith.studies.features import features as study
 
     files = opt.given(train=train, dev=dev, test=test, data=data)
-    result = study(
-        feature_config(task, model, files, overrides or []),
-        output,
-        layers=[name for name in layers.split(",") if name],
-        seeds=seeds,
-        jobs=jobs,
-        precision=precision,  # type: ignore[arg-type]
-        device=device,
-        quiet=quiet or as_json,
-    )
+    settings = feature_config(task, model, files, overrides or [])
+    options: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "precision": precision, "device": device}
+    names = [name for name in layers.split(",") if name]
+    result = study(settings, output, layers=names, quiet=quiet or as_json, **options)
     opt.print_result(result, as_json, lambda: terminal_runs.features(result))
 
 
@@ -63,13 +57,10 @@ def ablate(
     task: Annotated[
         list[str], typer.Option("--task", "-t", metavar="TASK", help="Task, e.g. glue/mrpc; may be repeated.")
     ],
-    data: Annotated[
-        list[str], typer.Option("--data", metavar="[TASK=]DIR", help="Folder of the benchmark; may be repeated.")
-    ],
+    data: Annotated[list[str], opt.option("--data", "Folder of the benchmark; may be repeated.", "[TASK=]DIR")],
     output: StudyFolder,
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="[TASK:]SETTING=VALUE", help="For all tasks or for one; may be repeated."),
+        list[str] | None, opt.option("--set", "For all tasks or for one; may be repeated.", "[TASK:]SETTING=VALUE")
     ] = None,
     learning_rates: Annotated[
         str, typer.Option(metavar="A,B,...", help="Learning rates to try; the best on dev counts.")
@@ -87,15 +78,7 @@ def ablate(
     from bertsmith.training.sweep import parse_learning_rates
 
     quiet = quiet or as_json
-    result = study(
-        candidates(models),
-        trials(task, data, settings or []),
-        output,
-        learning_rates=parse_learning_rates(learning_rates),
-        seeds=seeds,
-        jobs=jobs,
-        device=device,
-        quiet=quiet,
-        report=opt.reporter(quiet),
-    )
+    options: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "device": device, "quiet": quiet}
+    options |= {"learning_rates": parse_learning_rates(learning_rates), "report": opt.reporter(quiet)}
+    result = study(candidates(models), trials(task, data, settings or []), output, **options)
     opt.print_result(result, as_json, lambda: terminal_runs.ablations(result))

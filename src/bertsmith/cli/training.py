@@ -31,10 +31,10 @@ def pretrain(
     start: Annotated[str, typer.Option(metavar="MODEL", help="Model folder with the initial weights.")] = "",
     resume: Resume = "auto",
     seed: Annotated[int | None, typer.Option(help="Seed of weights, data order, masking and dropout.")] = None,
-    chart: Annotated[bool, typer.Option("--chart", help="Show the loss curve in the terminal while training.")] = False,
+    chart: Annotated[bool, opt.option("--chart", "Show the loss curve in the terminal while training.")] = False,
     track: Track = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only check recipe, data, memory and a few steps (as `check`).")
+        bool, opt.option("--dry-run", "Only check recipe, data, memory and a few steps (as `check`).")
     ] = False,
     device: opt.Device = "auto",
     quiet: opt.Quiet = False,
@@ -78,8 +78,7 @@ def compare(
     from bertsmith.training.compare import compare as run_comparison
 
     quiet, chosen = quiet or as_json, chosen_recipes(variants, recipes.find)
-    say = opt.reporter(quiet)
-    folders = run_comparison(chosen, data, output, jobs=jobs, device=device, quiet=quiet, say=say)
+    folders = run_comparison(chosen, data, output, jobs=jobs, device=device, quiet=quiet, say=opt.reporter(quiet))
     runs = [read_run(folder) for folder in folders]
     page = output / PAGE
     opt.print_result({"runs": scores(runs), "page": str(page)}, as_json, lambda: terminal_runs.comparison(runs))
@@ -96,6 +95,7 @@ def finetune(
     train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.")] = None,
     dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
     data: opt.TaskData = None,
+    tokenizer: opt.Tokenizer = None,
     learning_rates: Annotated[
         str, typer.Option(metavar="A,B,...", help="Learning rates to try; the best on dev is kept.")
     ] = "",
@@ -115,7 +115,8 @@ def finetune(
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())
-    settings = make_finetune_config(task, model, opt.given(train=train, dev=dev, data=data), overrides or [])
+    changes = [*([f"tokenizer={tokenizer}"] if tokenizer else []), *(overrides or [])]
+    settings = make_finetune_config(task, model, opt.given(train=train, dev=dev, data=data), changes)
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
     if not learning_rates and seeds == 1:
         facts = run_finetuning(settings, output, resume=resume, **options)

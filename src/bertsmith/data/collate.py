@@ -7,39 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.data.packing.packing import PackedBatch
+from bertsmith.data.packing.packing import Numbers, PackedBatch, ranges
 from bertsmith.errors import BertsmithError
 from bertsmith.types import IGNORE_INDEX, Batch, Row
-
-Numbers = NDArray[np.int64]
-
-
-class Positions(NamedTuple):
-    """Where each of N texts is placed."""
-
-    row: Numbers  # [N] batch row
-    offset: Numbers  # [N] first token within the batch row
-    number: Numbers  # [N] 1 for the first text of a batch row, 2 for the next, ...
-
-
-class TokenIndices(NamedTuple):
-    """The tokens that one objective reads."""
-
-    name: str
-    flat: Numbers  # [R] in the order of the texts
-    counts: list[int]  # per text
-
-    def pad(self, values: Numbers, size: int | None, filler: int) -> Numbers:
-        """The values, filled up to `size` if that is given."""
-        if size is not None and len(values) > size:
-            raise BertsmithError(f"{self.name} reads {len(values)} tokens, more than the {size} of the given shape")
-        return _pad(values, len(values) if size is None else size, filler)
 
 
 def collate(
@@ -65,19 +41,20 @@ def collate(
     third, every token of the batch may be read.
     """
     sizes = _sizes(rows, length)
-    placed = _first_fit(sizes, length) if pack else _one_per_row(len(rows))
-    batch_rows, texts, reads = _shape(shape, rows=int(placed.row.max()) + 1, texts=len(rows), length=length)
-    begins = placed.row * length + placed.offset
-    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    row, offset, number = _first_fit(sizes, length) if pack else (np.arange(len(rows)), 0, np.ones(len(rows), np.int64))
+    batch_rows, texts, reads = _shape(shape, rows=int(row.max()) + 1, texts=len(rows), length=length)
+    begins = row * length + offset
+    within = ranges(sizes)
     flat_indices = np.repeat(begins, sizes) + within
-    read = {name: _token_indices(name, tokens, sizes, begins) for name, tokens in (indices or {}).items()}
+    indices = indices or {}
+    read = {name: _token_indices(name, tokens, sizes, begins) for name, tokens in indices.items()}
 
     def scatter(values: NDArray[Any], filler: int, dtype: type[np.generic] = np.int64) -> torch.Tensor:
         flat = np.full(batch_rows * length, filler, dtype)
         flat[flat_indices] = values
         return torch.from_numpy(flat.reshape(batch_rows, length))
 
-    document_ids = scatter(np.repeat(placed.number, sizes), 0, np.int32)
+    document_ids = scatter(np.repeat(number, sizes), 0, np.int32)
     numbers = _per_row("sample_ids", range(len(rows)) if sample_ids is None else sample_ids, len(rows))
     return Batch(
         input_ids=scatter(np.concatenate([row.ids for row in rows]), padding_id),
@@ -92,12 +69,12 @@ def collate(
         max_seqlen=length,
         dense=len(rows) == batch_rows and bool((sizes == length).all()),
         labels={
-            name: _token_labels(name, values, read[name], reads)
-            if name in read
+            name: _token_labels(name, values, indices[name], reads)
+            if name in indices
             else _text_labels(name, values, len(rows), texts)
             for name, values in (labels or {}).items()
         },
-        indices={name: torch.from_numpy(tokens.pad(tokens.flat, reads, 0)) for name, tokens in read.items()},
+        indices={name: _fill_reads(name, flat, reads, 0) for name, flat in read.items()},
     )
 
 
@@ -116,7 +93,7 @@ def collate_unpadded(
 
 def rows_needed(sizes: Sequence[int], length: int) -> int:
     """The number of batch rows of texts of these sizes when they are packed."""
-    return int(_first_fit(np.asarray(sizes, np.int64), length).row.max()) + 1
+    return int(_first_fit(np.asarray(sizes, np.int64), length)[0].max()) + 1
 
 
 def from_packed(packed: PackedBatch, *, pin: bool = False) -> Batch:
@@ -167,7 +144,8 @@ def _shape(
     return shape[0], shape[1], shape[2] if len(shape) == 3 else shape[0] * length
 
 
-def _token_indices(name: str, indices: Sequence[Any], sizes: Numbers, begins: Numbers) -> TokenIndices:
+def _token_indices(name: str, indices: Sequence[Any], sizes: Numbers, begins: Numbers) -> Numbers:
+    """The flat indices [R] of the tokens that an objective reads, in the order of the texts."""
     if len(indices) != len(sizes):
         raise BertsmithError(f"indices of {name} for {len(indices)} of {len(sizes)} rows: each row needs some")
     counts = [len(row) for row in indices]
@@ -176,33 +154,35 @@ def _token_indices(name: str, indices: Sequence[Any], sizes: Numbers, begins: Nu
     if len(outside):
         row = int(np.repeat(np.arange(len(sizes)), counts)[outside[0]])
         raise BertsmithError(f"{name} reads token {within[outside[0]]} of row {row}, which has {sizes[row]} tokens")
-    return TokenIndices(name, np.repeat(begins, counts) + within, counts)
+    flat: Numbers = np.repeat(begins, counts) + within
+    return flat
 
 
-def _token_labels(name: str, values: Sequence[Any], indices: TokenIndices, size: int | None) -> torch.Tensor:
+def _token_labels(name: str, values: Sequence[Any], indices: Sequence[Any], size: int | None) -> torch.Tensor:
     labels = [np.asarray(row, np.int64) for row in values]
-    if [len(row) for row in labels] != indices.counts:
+    if [len(row) for row in labels] != [len(row) for row in indices]:
         raise BertsmithError(f"the labels of {name} do not match its indices: each index needs one label")
-    return torch.from_numpy(indices.pad(np.concatenate(labels), size, IGNORE_INDEX))
+    return _fill_reads(name, np.concatenate(labels), size, IGNORE_INDEX)
+
+
+def _fill_reads(name: str, values: Numbers, size: int | None, filler: int) -> torch.Tensor:
+    """One value per read token, filled up to `size` if that is given."""
+    if size is not None and len(values) > size:
+        raise BertsmithError(f"{name} reads {len(values)} tokens, more than the {size} of the given shape")
+    return torch.from_numpy(_pad(values, len(values) if size is None else size, filler))
 
 
 def _text_labels(name: str, values: Sequence[Any], rows: int, texts: int) -> torch.Tensor:
     """Integers, filled up with IGNORE_INDEX, or floats, filled up with NaN."""
-    labels = np.asarray(values)
-    _per_row(name, values, rows)
-    integral = labels.dtype.kind in "biu"
-    filler, dtype = (IGNORE_INDEX, np.int64) if integral else (np.nan, np.float32)
+    labels = _per_row(name, values, rows)
+    filler, dtype = (IGNORE_INDEX, np.int64) if labels.dtype.kind in "biu" else (np.nan, np.float32)
     result = np.full((texts, *labels.shape[1:]), filler, dtype)
     result[:rows] = labels
     return torch.from_numpy(result)
 
 
-def _one_per_row(rows: int) -> Positions:
-    return Positions(np.arange(rows), np.zeros(rows, np.int64), np.ones(rows, np.int64))
-
-
-def _first_fit(sizes: Numbers, length: int) -> Positions:
-    """Each text in the first batch row with enough free space."""
+def _first_fit(sizes: Numbers, length: int) -> Numbers:
+    """[3, N] batch row, first token and number (from 1) within it of each text: the first row with enough space."""
     used: list[int] = []
     texts: list[int] = []
     placed = np.zeros((len(sizes), 3), np.int64)
@@ -214,7 +194,7 @@ def _first_fit(sizes: Numbers, length: int) -> Positions:
         texts[row] += 1
         placed[text] = row, used[row], texts[row]
         used[row] += size
-    return Positions(*placed.T)
+    return placed.T
 
 
 def _per_row(name: str, values: Sequence[Any], rows: int) -> NDArray[Any]:
@@ -224,6 +204,4 @@ def _per_row(name: str, values: Sequence[Any], rows: int) -> NDArray[Any]:
 
 
 def _pad(values: Numbers, size: int, filler: int) -> Numbers:
-    result = np.full(size, filler, np.int64)
-    result[: len(values)] = values
-    return result
+    return np.pad(values, (0, size - len(values)), constant_values=filler)

@@ -64,13 +64,9 @@ class Corpus:
         self.files = find_files(paths)
         self.split_documents = 0  # documents of more than `max_characters`
         self._sizes = [_size(path) for path in self.files]
+        self.bytes_total = sum(self._sizes)  # on disk, compressed where the files are
         self._finished = 0
         self._open: OpenFile | formats.ParquetColumn | None = None
-
-    @property
-    def bytes_total(self) -> int:
-        """Bytes on disk, compressed where the files are."""
-        return sum(self._sizes)
 
     @property
     def bytes_read(self) -> int:

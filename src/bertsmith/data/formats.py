@@ -133,22 +133,19 @@ def table(blocks: Iterable[str], field: str, max_characters: int, *, name: str, 
     reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines, strict=True)
     header: list[str] = []
     line = 1
-    while True:
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise DataError(f"{name}:{line}: not {'TSV' if tabs else 'CSV'}: {error}") from None
-        if not header:
-            header = [column.strip() for column in row]
-            if field not in header:
-                raise missing_field_error(name, field, header)
-        elif row:
-            if len(row) != len(header):
-                raise DataError(f"{name}:{line}: {len(row)} fields, but the header has {len(header)}")
-            yield from _in_row(row[header.index(field)], line, max_characters)
-        line = reader.line_num + 1
+    try:
+        for row in reader:
+            if not header:
+                header = [column.strip() for column in row]
+                if field not in header:
+                    raise missing_field_error(name, field, header)
+            elif row:
+                if len(row) != len(header):
+                    raise DataError(f"{name}:{line}: {len(row)} fields, but the header has {len(header)}")
+                yield from _in_row(row[header.index(field)], line, max_characters)
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{name}:{line}: not {'TSV' if tabs else 'CSV'}: {error}") from None
 
 
 def _in_row(text: str, row: int, max_characters: int) -> list[Piece]:
@@ -184,23 +181,18 @@ class ParquetColumn:
 
         row, rows = 0, max(self._file.metadata.num_rows, 1)
         batches = self._file.iter_batches(batch_size=64, columns=[self.field], use_threads=False)
-        while True:
-            try:
-                values = next(batches).column(0).cast(pyarrow.large_binary()).to_pylist()
-            except StopIteration:
-                return
-            except (pyarrow.ArrowException, OSError) as error:
-                raise DataError(f"{self.name}: damaged after row {row:,}: {_first_line(error)}") from None
-            for value in values:
+        try:
+            for value in chain.from_iterable(
+                batch.column(0).cast(pyarrow.large_binary()).to_pylist() for batch in batches
+            ):
                 row += 1
                 self.position = self._size * row // rows
-                try:
-                    text = (value or b"").decode("utf-8", self.errors)
-                except UnicodeDecodeError as error:
-                    raise DataError(
-                        f"{self.name}:{row}: byte {error.start:,} of {self.field!r} is not UTF-8: pass --errors replace"
-                    ) from None
-                yield from _in_row(text, row, max_characters)
+                yield from _in_row((value or b"").decode("utf-8", self.errors), row, max_characters)
+        except UnicodeDecodeError as error:
+            where = f"{self.name}:{row}: byte {error.start:,} of {self.field!r}"
+            raise DataError(f"{where} is not UTF-8: pass --errors replace") from None
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataError(f"{self.name}: damaged after row {row:,}: {_first_line(error)}") from None
 
 
 def _first_line(error: BaseException) -> str:
@@ -216,19 +208,13 @@ def missing_field_error(where: str, field: str, known: Iterable[str]) -> DataErr
 
 
 def _lines(blocks: Iterable[str], name: str) -> Iterator[tuple[int, str]]:
-    parts: list[str] = []
-    number, length = 1, 0
+    rest, number = "", 1
     for block in blocks:
-        *whole, last = block.split("\n")
-        for line in whole:
-            if parts:
-                line = "".join([*parts, line])
-                parts, length = [], 0
+        *lines, rest = (rest + block).split("\n")
+        for line in lines:
             yield number, line
             number += 1
-        parts.append(last)
-        length += len(last)
-        if length > LONGEST_RECORD:
+        if len(rest) > LONGEST_RECORD:
             raise DataError(f"{name}:{number}: the line is longer than {LONGEST_RECORD:,} characters")
-    if any(parts):
-        yield number, "".join(parts)
+    if rest:
+        yield number, rest

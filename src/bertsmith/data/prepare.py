@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.data import work_units
 from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
 from bertsmith.data.shards import ShardBuilder
-from bertsmith.data.work_units import (
-    UNIT_CHARACTERS,
-    EncodedUnit,
-    HashSet,
-    WorkUnit,
-    cached_tokenizer,
-    encode_documents,
-    encode_unit,
-    work_units,
-)
 from bertsmith.errors import BertsmithError
 from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
@@ -31,6 +23,8 @@ from bertsmith.system.workers import default_workers, ordered_map
 from bertsmith.tokenizers import tokenizer as tokenizers
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.tokenizers.training import count_text, merge_counts
+
+Result = TypeVar("Result")
 
 
 def train_tokenizer(
@@ -50,11 +44,9 @@ def train_tokenizer(
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise BertsmithError(f"{output} already exists: choose another -o, or remove it first")
     corpus = Corpus(paths, read_options)
-    units = work_units(islice(corpus, limit), position=corpus)
     count = partial(_count_words, splitter=settings.word_splitter())
-    with Progress("counting words", total=corpus.bytes_total, quiet=quiet) as progress:
-        counted = ordered_map(count, units, workers=workers or default_workers())
-        table = merge_counts(_with_progress(counted, progress), limit=max_words)
+    counted = _map_texts(count, corpus, title="counting words", limit=limit, workers=workers, quiet=quiet)
+    table = merge_counts(counted, limit=max_words)
     if not table:
         raise empty_corpus_error(corpus)
     tokenizer: Tokenizer = settings.train(table, vocab_size=vocab_size)
@@ -62,14 +54,29 @@ def train_tokenizer(
     return tokenizer
 
 
-def _count_words(unit: WorkUnit, splitter: Any) -> tuple[int, dict[str, int]]:
-    return unit.bytes_read, count_text("\n".join(unit.texts), splitter)
+def _count_words(texts: list[str], splitter: Any) -> dict[str, int]:
+    return count_text("\n".join(texts), splitter)
 
 
-def _with_progress(counted: Iterator[tuple[int, dict[str, int]]], progress: Progress) -> Iterator[dict[str, int]]:
-    for bytes_read, table in counted:
-        progress.update(bytes_read)
-        yield table
+def _map_texts(
+    function: Callable[[list[str]], Result],
+    corpus: Corpus,
+    *,
+    title: str,
+    limit: int | None,
+    workers: int | None,
+    quiet: bool,
+) -> Iterator[Result]:
+    """Yields `function(texts)` for every work unit of the first `limit` documents, and shows the progress."""
+    units = work_units.units_of(corpus, limit=limit)
+    with Progress(title, total=corpus.bytes_total, quiet=quiet) as progress:
+        for bytes_read, result in ordered_map(partial(_call, function), units, workers=workers or default_workers()):
+            progress.update(bytes_read)
+            yield result
+
+
+def _call(function: Callable[[list[str]], Result], unit: work_units.WorkUnit) -> tuple[int, Result]:
+    return unit.bytes_read, function(unit.texts)
 
 
 def measure_tokenizer(
@@ -84,15 +91,12 @@ def measure_tokenizer(
     """Statistics of a tokenizer on a corpus: tokens per word, rate of unknown tokens, bytes per token."""
     tokenizer = tokenizers.load(folder)
     corpus = Corpus(paths, read_options)
-    units = work_units(islice(corpus, limit), position=corpus)
     totals: Counter[str] = Counter()
     used = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
-    with Progress("measuring", total=corpus.bytes_total, quiet=quiet) as progress:
-        measure = partial(_measure_unit, tokenizer=str(folder), fingerprint=tokenizer.fingerprint)
-        for bytes_read, counts, tokens in ordered_map(measure, units, workers=workers or default_workers()):
-            totals.update(counts)
-            used[tokens] = True
-            progress.update(bytes_read)
+    measure = partial(_measure_texts, tokenizer=str(folder), fingerprint=tokenizer.fingerprint)
+    for counts, tokens in _map_texts(measure, corpus, title="measuring", limit=limit, workers=workers, quiet=quiet):
+        totals.update(counts)
+        used[tokens] = True
     if not totals["words"]:
         raise empty_corpus_error(corpus)
     token_count = max(totals["tokens"], 1)
@@ -106,19 +110,19 @@ def measure_tokenizer(
     }
 
 
-def _measure_unit(
-    unit: WorkUnit, tokenizer: str, fingerprint: str
-) -> tuple[int, dict[str, int], NDArray[np.integer[Any]]]:
-    loaded = cached_tokenizer(tokenizer, fingerprint)
-    tokens, _ = loaded.encode_ids(unit.texts)
+def _measure_texts(
+    texts: list[str], tokenizer: str, fingerprint: str
+) -> tuple[dict[str, int], NDArray[np.integer[Any]]]:
+    loaded = work_units.cached_tokenizer(tokenizer, fingerprint)
+    tokens, _ = loaded.encode_ids(texts)
     counts = {
-        "documents": len(unit.texts),
-        "words": sum(len(text.split()) for text in unit.texts),
-        "bytes": sum(len(text.encode()) for text in unit.texts),
+        "documents": len(texts),
+        "words": sum(len(text.split()) for text in texts),
+        "bytes": sum(len(text.encode()) for text in texts),
         "tokens": len(tokens),
         "unknown": int(np.count_nonzero(tokens == loaded.unknown_id)),
     }
-    return unit.bytes_read, counts, np.unique(tokens)
+    return counts, np.unique(tokens)
 
 
 def prepare(
@@ -139,7 +143,7 @@ def prepare(
     """Writes a corpus as shards and returns their index; the same call resumes after an interruption."""
     loaded = tokenizers.load(tokenizer)
     corpus = Corpus(paths, read_options)
-    units = work_units(islice(corpus, limit), position=corpus)
+    units = work_units.units_of(corpus, limit=limit)
     first = next(units, None)
     if first is None:
         raise empty_corpus_error(corpus)
@@ -149,7 +153,7 @@ def prepare(
         "held_out": held_out,
         "unique": unique,
         "limit": limit,
-        "unit_characters": UNIT_CHARACTERS,
+        "unit_characters": work_units.UNIT_CHARACTERS,
     }
     with (
         ShardBuilder(
@@ -164,7 +168,7 @@ def prepare(
         Progress("preparing", total=corpus.bytes_total, quiet=quiet) as progress,
     ):
         encode = partial(
-            encode_unit,
+            work_units.encode_unit,
             tokenizer=str(Path(output, "tokenizer")),
             fingerprint=loaded.fingerprint,
             held_out=held_out,
@@ -180,17 +184,14 @@ def prepare(
 
 def _read_settings(options: ReadOptions) -> dict[str, Any]:
     """The options under their names in the index on disk."""
-    return {
-        "layout": options.format,
-        "field": options.field,
-        "encoding": options.encoding,
-        "errors": options.errors,
-        "longest": options.max_characters,
-    }
+    names = {"format": "layout", "max_characters": "longest"}
+    return {names.get(name, name): value for name, value in asdict(options).items()}
 
 
-def _add_units(builder: ShardBuilder, encoded: Iterator[EncodedUnit], *, unique: bool, progress: Progress) -> None:
-    seen = HashSet()
+def _add_units(
+    builder: ShardBuilder, encoded: Iterator[work_units.EncodedUnit], *, unique: bool, progress: Progress
+) -> None:
+    seen = work_units.HashSet()
     documents = 0
     for unit in encoded:
         keep = np.array([not unique or seen.add(value) for value in unit.hashes.tolist()], dtype=np.bool_)
@@ -212,26 +213,20 @@ def preview(
     *,
     tokenizer: str | Path,
     read_options: ReadOptions | None = None,
-    sample: int = 4 * UNIT_CHARACTERS,
+    sample: int = 4 * work_units.UNIT_CHARACTERS,
 ) -> dict[str, Any]:
     """An estimate of what `prepare` would write, from the first `sample` characters; writes nothing."""
     loaded = tokenizers.load(tokenizer)
     corpus = Corpus(paths, read_options)
-    texts: list[str] = []
-    size = 0
-    for document in corpus:
-        texts.append(document.text)
-        size += len(document.text)
-        if size >= sample:
-            break
-    if not texts:
+    unit = next(work_units.units_of(corpus, characters=sample), None)
+    if unit is None:
         raise empty_corpus_error(corpus)
-    tokens = encode_documents(texts, loaded).tokens
-    fraction = corpus.bytes_read / corpus.bytes_total if size >= sample else 1.0
+    tokens = work_units.encode_documents(unit.texts, loaded).tokens
+    fraction = unit.bytes_read / corpus.bytes_total if unit.characters >= sample else 1.0
     return {
         "files": len(corpus.files),
         "corpus_bytes": corpus.bytes_total,
-        "documents_tried": len(texts),
+        "documents_tried": len(unit.texts),
         "tokens_expected": round(len(tokens) / fraction),
         "shards_expected_bytes": round(len(tokens) * 2.2 / 2 * loaded.id_dtype.itemsize / fraction),
         "unknown_rate": float(np.mean(tokens == loaded.unknown_id)) if len(tokens) else 0.0,

@@ -1,7 +1,5 @@
-"""Sample text without a download: prose from Python's own documentation, and a little Korean.
-
-English prose comes from Python's help topics and from the docstrings of its library and of installed packages. Sources
-are parsed, never imported.
+"""Sample text without a download: English prose from Python's help topics and from the docstrings of its library and of
+installed packages, which are parsed, never imported; and a little Korean.
 """
 
 from __future__ import annotations
@@ -107,11 +105,8 @@ def _docstrings_below(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.As
 
 def _document(source: str, texts: Iterable[str], seen: set[str]) -> Document:
     """The paragraphs that are prose and not in `seen`, one per line."""
-    new: list[str] = []
-    for paragraph in (paragraph for text in texts for paragraph in paragraphs(text)):
-        if paragraph not in seen:
-            seen.add(paragraph)
-            new.append(paragraph)
+    new = dict.fromkeys(paragraph for text in texts for paragraph in paragraphs(text) if paragraph not in seen)
+    seen.update(new)
     return Document("\n".join(new), source)
 
 

@@ -73,15 +73,10 @@ def split_sentences(text: str, *, max_characters: int = 4096) -> list[str]:
     sentences: list[str] = []
     start = 0
     for match in CANDIDATE.finditer(text):
-        end = match.end()
-        if match.lastindex and _continues(text, start, match.start(), end):
-            continue
-        sentence = text[start:end].strip()
-        start = end
-        if sentence:
-            sentences.append(sentence)
-    if sentence := text[start:].strip():
-        sentences.append(sentence)
+        if not match.lastindex or not _continues(text, start, match.start(), match.end()):
+            sentences.append(text[start : match.end()].strip())
+            start = match.end()
+    sentences = [sentence for sentence in (*sentences, text[start:].strip()) if sentence]
     if max(map(len, sentences), default=0) > max_characters:
         return [piece for sentence in sentences for _, piece in split_long_text(sentence, max_characters)]
     return sentences

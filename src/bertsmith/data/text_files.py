@@ -15,6 +15,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -121,19 +122,15 @@ def text_blocks(file: OpenFile, *, encoding: str = "utf-8", errors: str = "stric
 
 def _decoded(file: OpenFile, encoding: str, errors: str) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder(encoding)(errors)
-    data = file.read()
-    _refuse_archives(file.name, data)
-    while True:
-        try:
-            block = decoder.decode(data, final=not data)
-        except UnicodeDecodeError as error:
-            raise _not_text(file, encoding, error) from None
-        except UnicodeError as error:
-            raise DataError(f"{file.name} is not {encoding}: {error}") from None
-        yield block
-        if not data:
-            return
-        data = file.read()
+    try:
+        for data in chain(iter(file.read, b""), [b""]):
+            if file.delivered == len(data):  # the first block
+                _refuse_archives(file.name, data)
+            yield decoder.decode(data, final=not data)
+    except UnicodeDecodeError as error:
+        raise _not_text(file, encoding, error) from None
+    except UnicodeError as error:
+        raise DataError(f"{file.name} is not {encoding}: {error}") from None
 
 
 def _compression(path: Path, head: bytes) -> str | None:

@@ -7,20 +7,20 @@ held-out split depend only on the text of a document; they are part of the forma
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.data.corpus import Corpus
 from bertsmith.data.sentences import split_sentences
 from bertsmith.data.shards.format import EncodedDocuments
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers.tokenizer import Tokenizer, load
-from bertsmith.types import Document
 
 UNIT_CHARACTERS = 2**21
 TO_SPACES = bytes.maketrans(b"\t\n\v\f\r", b"     ")
@@ -52,35 +52,22 @@ class HashSet:
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def nbytes(self) -> int:
-        return self._slots.itemsize * len(self._slots)
-
     def add(self, value: int) -> bool:
         """Adds a hash; returns whether it is new."""
         if 3 * self._count >= 2 * len(self._slots):
-            self._grow()
-        if not self._insert(value or 1):  # 0 and 1 count as equal, as rare as any other collision
-            return False
-        self._count += 1
-        return True
-
-    def _insert(self, value: int) -> bool:
+            former, self._slots, self._count = self._slots, array("Q", bytes(16 * len(self._slots))), 0
+            for known in filter(None, former):
+                self.add(known)
         slots, last = self._slots, len(self._slots) - 1
+        value = value or 1  # 0 and 1 count as equal, as rare as any other collision
         index = value & last  # every bit of the hash is random
         while slots[index]:
             if slots[index] == value:
                 return False
             index = index + 1 & last
         slots[index] = value
+        self._count += 1
         return True
-
-    def _grow(self) -> None:
-        former = self._slots
-        self._slots = array("Q", bytes(16 * len(former)))
-        for value in former:
-            if value:
-                self._insert(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +76,8 @@ class WorkUnit:
 
     number: int
     texts: list[str]
-    bytes_read: int = 0  # of the corpus on disk up to the end of the unit, for progress
+    characters: int
+    bytes_read: int  # of the corpus on disk up to the end of the unit, for progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +103,18 @@ class EncodedUnit:
         )
 
 
-def work_units(documents: Iterable[Document], *, position: Any = None) -> Iterator[WorkUnit]:
-    """Groups documents into units; each stores `position.bytes_read` if `position` is given."""
+def units_of(corpus: Corpus, *, limit: int | None = None, characters: int | None = None) -> Iterator[WorkUnit]:
+    """Groups the first `limit` documents into units of `characters` (default `UNIT_CHARACTERS`) or a little more."""
     texts: list[str] = []
     size = number = 0
-    for document in documents:
+    for document in islice(corpus, limit):
         texts.append(document.text)
         size += len(document.text)
-        if size >= UNIT_CHARACTERS:
-            yield WorkUnit(number, texts, position.bytes_read if position else 0)
+        if size >= (characters or UNIT_CHARACTERS):
+            yield WorkUnit(number, texts, size, corpus.bytes_read)
             texts, size, number = [], 0, number + 1
     if texts:
-        yield WorkUnit(number, texts, position.bytes_read if position else 0)
+        yield WorkUnit(number, texts, size, corpus.bytes_read)
 
 
 def encode_unit(unit: WorkUnit, *, tokenizer: str, fingerprint: str, held_out: float, skip: int = 0) -> EncodedUnit:
@@ -135,22 +123,16 @@ def encode_unit(unit: WorkUnit, *, tokenizer: str, fingerprint: str, held_out: f
     is_out = np.array([is_held_out(int(value), held_out) for value in hashes], dtype=np.bool_)
     skipped = unit.number < skip
     documents = None if skipped else encode_documents(unit.texts, cached_tokenizer(tokenizer, fingerprint))
-    return EncodedUnit(unit.number, unit.bytes_read, sum(map(len, unit.texts)), hashes, is_out, documents)
+    return EncodedUnit(unit.number, unit.bytes_read, unit.characters, hashes, is_out, documents)
 
 
 def encode_documents(texts: list[str], tokenizer: Tokenizer) -> EncodedDocuments:
     """The tokens of each sentence of each document; drops sentences without tokens, keeps empty documents."""
-    sentences: list[str] = []
-    per_document = np.empty(len(texts), dtype=np.int64)
-    for number, text in enumerate(texts):
-        document = split_sentences(text)
-        sentences += document
-        per_document[number] = len(document)
-    tokens, lengths = tokenizer.encode_ids(sentences)
+    documents = [split_sentences(text) for text in texts]
+    tokens, lengths = tokenizer.encode_ids(list(chain.from_iterable(documents)))
     nonempty = lengths > 0
-    ends = np.cumsum(per_document)
-    nonempty_before = np.concatenate([[0], np.cumsum(nonempty)])
-    document_sentences = nonempty_before[ends] - nonempty_before[ends - per_document]
+    document = np.repeat(np.arange(len(documents)), [len(sentences) for sentences in documents])
+    document_sentences = np.bincount(document[nonempty], minlength=len(documents))
     assert lengths.max(initial=0) < 2**16, "split_sentences limits the length of sentences"
     return EncodedDocuments(tokens, lengths[nonempty].astype(np.uint16), document_sentences.astype(np.uint32))
 

@@ -28,6 +28,7 @@ class Config(TransformerConfig):
     pooler_dropout: float = 0.0  # before the pooler, as in transformers' sequence classification
 
     sizes: ClassVar[Mapping[str, tuple[int, int]]] = SIZES
+    projects_embeddings: ClassVar[bool] = True
 
     @classmethod
     def size(cls, name: str, *, vocab_size: int) -> Self:

@@ -56,6 +56,7 @@ class TransformerConfig:
 
     sizes: ClassVar[Mapping[str, tuple[int, int]]] = SIZES
     min_segment_types: ClassVar[int] = 1
+    projects_embeddings: ClassVar[bool] = False  # an encoder of another width can share its embeddings
     always_projects: ClassVar[bool] = False  # embeddings, even where their width equals the model's
 
     def __post_init__(self) -> None:
@@ -184,7 +185,6 @@ class TransformerEncoder(Encoder):
         return output
 
     def embed(self, batch: Batch) -> Tensor:
-        """See `Encoder.embed`."""
         segments_T = batch.segment_ids.flatten()
         if self.segment_types == 1:  # the tokenizer may count two
             segments_T = torch.zeros_like(segments_T)
@@ -201,7 +201,6 @@ class TransformerEncoder(Encoder):
         return_layers: bool = False,
         return_attentions: bool = False,
     ) -> Encoding:
-        """See `Encoder.forward`."""
         self.check(batch)
         selection = select_tokens(batch, None if return_layers else indices, pool=pool and self.has_pooler)
         context = self._attention_context(batch, return_attentions=return_attentions)

@@ -8,26 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import bertsmith.evaluation.tables as tables
 from bertsmith.errors import DataError
-from bertsmith.evaluation.evaluator import (
-    EvaluationConfig,
-    find_model_folder,
-    finetune_config_of,
-    make_evaluation_config,
-    open_evaluator,
-)
-from bertsmith.evaluation.tables import (
-    Baseline,
-    Calibration,
-    Confusion,
-    LabelScores,
-    LengthBucket,
-    baseline,
-    by_label,
-    by_length,
-    calibration,
-    confusion,
-)
+from bertsmith.evaluation.evaluator import EvaluationConfig, finetune_config_of, make_evaluation_config, open_evaluator
 from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tasks.task import Case, Example, Prediction, Task
 from bertsmith.training.recipe import task_name
@@ -56,11 +39,11 @@ class Evaluation:
     detected: dict[str, str]  # facts detected in the files
     scores: dict[str, float] = field(default_factory=dict)
     interval: ConfidenceInterval | None = None  # of the main metric
-    baseline: Baseline | None = None
-    confusion: Confusion | None = None
-    by_label: tuple[LabelScores, ...] = ()
-    calibration: Calibration | None = None
-    by_length: tuple[LengthBucket, ...] = ()
+    baseline: tables.Baseline | None = None
+    confusion: tables.Confusion | None = None
+    by_label: tuple[tables.LabelScores, ...] = ()
+    calibration: tables.Calibration | None = None
+    by_length: tuple[tables.LengthBucket, ...] = ()
     error_count: int = 0  # wrong cases; in tagging, entities
     errors: tuple[Case, ...] = ()  # the most confident errors; in regression the largest
     cases: tuple[Case, ...] = field(default=(), repr=False)
@@ -96,19 +79,25 @@ def evaluate(
     split, or the benchmark's folder under `data`. `max_length`: 0 is that of the run, or the task's default.
     """
     name = task if isinstance(task, str) else task_name(task)
-    settings = make_evaluation_config(finetune_config_of(find_model_folder(model)), name)
+    settings = make_evaluation_config(finetune_config_of(model), name)
     settings = replace(settings, max_length=max_length or settings.max_length, bf16=bf16, max_errors=max_errors)
-    if not isinstance(task, str):
-        settings = replace(settings, task=task)
+    settings = settings if isinstance(task, str) else replace(settings, task=task)
     paths = {key: Path(path) for key, path in files.items()}
     return evaluate_with(settings, model, paths, split, device, quiet=quiet)
 
 
 def evaluate_with(
-    settings: EvaluationConfig, model: str | Path, files: Mapping[str, Path], split: str, device: str, *, quiet: bool
+    settings: EvaluationConfig,
+    model: str | Path,
+    files: Mapping[str, Path],
+    split: str,
+    device: str,
+    *,
+    quiet: bool,
+    **opening: Any,
 ) -> Evaluation:
-    """`evaluate` with an `EvaluationConfig`."""
-    evaluator = open_evaluator(settings, model, files, device=device)
+    """`evaluate` with an `EvaluationConfig`; `opening`: keywords of `open_model`."""
+    evaluator = open_evaluator(settings, model, files, device=device, **opening)
     task = evaluator.task
     if not task.has_split(split):
         raise DataError(f"{task.name} has no {split} file: pass --data DIR, or --file FILE with --split {split}")
@@ -150,17 +139,17 @@ def analyze(
     """The evaluation with scores and error analysis; `lengths` and `truncated` by example."""
     examples, predictions = result.predictions
     cases = task.cases(examples, predictions)
-    table = confusion(task, cases)
+    confusion = tables.confusion(task, cases)
     errors = [case for case in cases if not case.correct and case.reported]
     return replace(
         result,
         scores=task.score(examples, predictions),
         interval=task.interval(examples, predictions),
-        baseline=baseline(task, examples),
-        confusion=table,
-        by_label=by_label(task, table),
-        calibration=calibration(cases) if task.has_probabilities else None,
-        by_length=by_length(task, examples, predictions, lengths=lengths, truncated=truncated),
+        baseline=tables.baseline(task, examples),
+        confusion=confusion,
+        by_label=tables.by_label(task, confusion),
+        calibration=tables.calibration(cases) if task.has_probabilities else None,
+        by_length=tables.by_length(task, examples, predictions, lengths=lengths, truncated=truncated),
         error_count=len(errors),
         errors=tuple(sorted(errors, key=lambda case: -case.confidence)[:max_errors]),
         cases=tuple(cases),

@@ -42,11 +42,6 @@ class EvaluationConfig:
         if self.max_length < 0 or self.max_errors < 0:
             raise ConfigError("max_length and max_errors must not be negative")
 
-    @property
-    def name(self) -> str:
-        """The task's name on the command line."""
-        return task_name(self.task)
-
 
 @dataclass(frozen=True)
 class Chunk:
@@ -82,15 +77,10 @@ class Evaluator:
                 yield chunk
 
     def _chunk(self, examples: Sequence[Example]) -> Chunk:
-        task, tokenizer = self.task, self.tokenizer
-        features = task.rows(examples, tokenizer, max_length=self.max_length)
+        task, padding_id, length = self.task, self.tokenizer.padding_id, self.max_length
+        features = task.rows(examples, self.tokenizer, max_length=length)
         logits = predict_logits(
-            self.model,
-            features,
-            task.objective,
-            padding_id=tokenizer.padding_id,
-            length=self.max_length,
-            bf16=self.bf16,
+            self.model, features, task.objective, padding_id=padding_id, length=length, bf16=self.bf16
         )
         if not all(np.isfinite(one).all() for one in logits):
             raise DataError(f"{self.folder}: the logits are not finite: use an earlier checkpoint")
@@ -115,9 +105,9 @@ def find_model_folder(path: str | Path) -> Path:
     return folder
 
 
-def finetune_config_of(model: Path) -> FinetuneConfig | None:
-    """The config of the fine-tuning run or sweep that contains a model folder; None if there is none."""
-    run = model.resolve().parent
+def finetune_config_of(model: str | Path) -> FinetuneConfig | None:
+    """The config of the fine-tuning run or sweep that contains a model; None if there is none."""
+    run = find_model_folder(model).resolve().parent
     path = next((path for path in (run / RECIPE, *sorted(run.glob(f"lr-*/{RECIPE}"))) if path.is_file()), None)
     if path is None:
         return None
@@ -149,20 +139,18 @@ def evaluation_files(run: FinetuneConfig | None, given: Mapping[str, Path], *, s
 
 
 def open_evaluator(
-    settings: EvaluationConfig, model: str | Path, files: Mapping[str, Path], *, device: str = "auto"
+    settings: EvaluationConfig, model: str | Path, files: Mapping[str, Path], *, device: str = "auto", **opening: Any
 ) -> Evaluator:
     """Loads the model and builds the task with its labels; a DataError if the model has no head for the task."""
     folder = find_model_folder(model)
-    loaded, tokenizer, _ = open_model(folder)
+    loaded, tokenizer, _ = open_model(folder, **opening)
     pipeline = objective_class(settings.task.build(files=files).objective).pipeline
     head = loaded.head_for(pipeline)
     if head is None:
         heads = ", ".join(map(_described, loaded.objectives.values())) or "none"
-        raise DataError(
-            f"{folder} has no head for {settings.name} ({pipeline}); its heads: {heads}: use a model fine-tuned for it"
-        )
-    labels = getattr(getattr(loaded.objectives[head], "config", None), "labels", ())
-    task: Task = settings.task.build(files=files, labels=labels)
+        missing = f"{folder} has no head for {task_name(settings.task)} ({pipeline})"
+        raise DataError(f"{missing}; its heads: {heads}: use a model fine-tuned for it")
+    task: Task = settings.task.build(files=files, labels=_labels(loaded.objectives[head]) or ())
     task.objective = head
     positions = loaded.encoder.max_positions
     if settings.max_length > positions:
@@ -171,8 +159,13 @@ def open_evaluator(
     return Evaluator(folder, loaded.to(device), tokenizer, task, max_length, device, settings.bf16)
 
 
+def _labels(head: Any) -> tuple[str, ...] | None:
+    """The label names of a head that has them."""
+    return getattr(getattr(head, "config", None), "labels", None)
+
+
 def _described(head: Any) -> str:
-    labels = getattr(getattr(head, "config", None), "labels", None)
+    labels = _labels(head)
     return f"{head.name} ({len(labels)} labels)" if labels is not None else str(head.name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -111,18 +112,11 @@ def check_output(path: Path) -> None:
 def write_predictions(rows: Iterator[dict[str, Any]], path: Path) -> int:
     """Writes the rows as they are computed and returns their number; the file appears when it is complete."""
     check_output(path)
-    count = 0
-
-    def counted() -> Iterator[dict[str, Any]]:
-        nonlocal count
-        for row in rows:
-            count += 1
-            yield row
-
-    separator = FORMATS[path.suffix]
-    lines = table_lines(counted(), separator) if separator else json_lines(counted())
+    count, separator = itertools.count(), FORMATS[path.suffix]
+    counted = (row for row, _ in zip(rows, count, strict=False))  # advances `count` once per row
+    lines = table_lines(counted, separator) if separator else json_lines(counted)
     Disk().write_file(path, (line.encode() for line in lines))
-    return count
+    return next(count)
 
 
 def json_lines(rows: Iterator[dict[str, Any]]) -> Iterator[str]:

@@ -1,7 +1,4 @@
-"""HTML page of an evaluation: scores, confusion matrix with the examples behind its cells, errors, calibration.
-
-All values from files and models are escaped; the page makes no requests.
-"""
+"""HTML page of an evaluation: scores, confusion matrix with the examples behind its cells, errors, calibration."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
+from itertools import chain
 from typing import Any
 
 from bertsmith.evaluation.evaluation import Evaluation
@@ -38,24 +36,16 @@ def page_main(result: Evaluation, data: Mapping[str, Any]) -> str:
 
 def page_data(result: Evaluation) -> dict[str, Any]:
     """The data of the script: cases, and the indices of the errors and of the cases behind each cell."""
-    indices: dict[int, int] = {}
-    chosen: list[Case] = []
-
-    def index(case: Case) -> int:
-        if id(case) not in indices:
-            indices[id(case)] = len(chosen)
-            chosen.append(case)
-        return indices[id(case)]
-
-    errors = [index(case) for case in result.errors]
-    cells = {key: [index(case) for case in cases] for key, cases in _cells(result).items()}
+    cells = _cells(result)
+    chosen = {id(case): case for case in chain(result.errors, *cells.values())}
+    index = {key: number for number, key in enumerate(chosen)}
     return {
         "confidence_title": confidence_title(result),
         "probabilities": result.probabilities,
         "error_count": result.error_count,
-        "errors": errors,
-        "cells": cells,
-        "cases": [_case_values(case) for case in chosen],
+        "errors": [index[id(case)] for case in result.errors],
+        "cells": {key: [index[id(case)] for case in cases] for key, cases in cells.items()},
+        "cases": [_case_values(case) for case in chosen.values()],
     }
 
 
@@ -86,6 +76,28 @@ def confidence_title(result: Evaluation) -> str:
     return "probability" if result.probabilities else "error"
 
 
+def score_tables(result: Evaluation) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Headings and rows of each table of scores, by title."""
+    tables = {}
+    if result.baseline:
+        others, overall = result.baseline.scores, {key: value for key, value in result.scores.items() if " " not in key}
+        rows = [[metric_title(key), format_score(overall[key]), format_score(others.get(key))] for key in overall]
+        tables["Scores"] = (["score", "this model", result.baseline.description], rows)
+    if result.by_label:
+        rows = [
+            [one.label, *map(format_score, (one.f1, one.precision, one.recall)), f"{one.gold:,}", f"{one.predicted:,}"]
+            for one in result.by_label
+        ]
+        tables["By label"] = (["label", "F1", "precision", "recall", "gold", "predicted"], rows)
+    if result.by_length:
+        rows = [
+            [f"{one.shortest:,} – {one.longest:,}", f"{one.examples:,}", f"{one.truncated:,}", format_score(one.score)]
+            for one in result.by_length
+        ]
+        tables["By length"] = ([result.unit, "examples", "truncated", metric_title(result.main_metric)], rows)
+    return tables
+
+
 def _cells(result: Evaluation) -> dict[str, list[Case]]:
     """The cases of each cell by row and column; the most confident ones if there are many."""
     table = result.confusion
@@ -105,12 +117,13 @@ def _case_values(case: Case) -> list[Any]:
 
 
 def _sections(result: Evaluation, data: Mapping[str, Any]) -> dict[str, str]:
+    tables = {title: f"<h2>{title}</h2>{pages.table(*table)}" for title, table in score_tables(result).items()}
     return {
         "head": _head(result),
-        "scores": _scores(result),
+        "scores": tables.get("Scores", "<p>These examples have no gold labels, so there are no scores.</p>"),
         "confusion": _confusion(result.confusion, data) if result.confusion else "",
-        "labels": _labels(result) if result.by_label else "",
-        "lengths": _lengths(result) if result.by_length else "",
+        "labels": tables.get("By label", ""),
+        "lengths": f"<section>{tables['By length']}</section>" if result.by_length else "",
         "calibration": _calibration(result.calibration) if result.calibration else "",
         "facts": _facts(result),
     }
@@ -119,18 +132,6 @@ def _sections(result: Evaluation, data: Mapping[str, Any]) -> dict[str, str]:
 def _head(result: Evaluation) -> str:
     about = escape(f"{result.model} · {result.split} · {result.device}")
     return f'<h2>{escape(result.task)}</h2><p class="faint">{about}</p>{pages.figures(headline(result))}'
-
-
-def _scores(result: Evaluation) -> str:
-    if not result.baseline:
-        return "<p>These examples have no gold labels, so there are no scores.</p>"
-    heads, others = ["score", "this model", result.baseline.description], result.baseline.scores
-    rows = [
-        [metric_title(key), format_score(value), format_score(others.get(key))]
-        for key, value in result.scores.items()
-        if " " not in key  # scores of one entity type are in another table
-    ]
-    return f"<h2>Scores</h2>{pages.table(heads, rows)}"
 
 
 def _confusion(table: Confusion, data: Mapping[str, Any]) -> str:
@@ -165,24 +166,6 @@ def _cell(count: int, share: float, cell: tuple[str, str], key: str, *, good: bo
     return f"<td>{start}{count:,}</button></td>"
 
 
-def _labels(result: Evaluation) -> str:
-    heads = ["label", "F1", "precision", "recall", "gold", "predicted"]
-    rows = (
-        [one.label, *map(format_score, (one.f1, one.precision, one.recall)), f"{one.gold:,}", f"{one.predicted:,}"]
-        for one in result.by_label
-    )
-    return f"<h2>By label</h2>{pages.table(heads, rows)}"
-
-
-def _lengths(result: Evaluation) -> str:
-    heads = [result.unit, "examples", "truncated", metric_title(result.main_metric)]
-    rows = (
-        [f"{one.shortest:,} – {one.longest:,}", f"{one.examples:,}", f"{one.truncated:,}", format_score(one.score)]
-        for one in result.by_length
-    )
-    return f"<section><h2>By length</h2>{pages.table(heads, rows)}</section>"
-
-
 def _calibration(table: Calibration) -> str:
     """Reliability diagram: accuracy by confidence; a calibrated model follows the diagonal."""
     width, height, left, top = 320, 200, 44, 8
@@ -214,10 +197,7 @@ def _calibration(table: Calibration) -> str:
 
 
 def _facts(result: Evaluation) -> str:
-    rows = [
-        ["max length", f"{result.max_length} tokens"],
-        ["time", f"{result.seconds:.1f} s"],
-        *([key, value] for key, value in result.detected.items()),
-    ]
-    types = [[metric_title(key), format_score(value)] for key, value in result.scores.items() if " " in key]
-    return f"<details><summary>Facts</summary>{pages.table(['fact', 'value'], [*rows, *types], wrap=True)}</details>"
+    facts = {"max length": f"{result.max_length} tokens", "time": f"{result.seconds:.1f} s", **result.detected}
+    types = [(metric_title(key), format_score(value)) for key, value in result.scores.items() if " " in key]
+    rows = [*facts.items(), *types]
+    return f"<details><summary>Facts</summary>{pages.table(['fact', 'value'], rows, wrap=True)}</details>"

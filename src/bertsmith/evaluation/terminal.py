@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
 from bertsmith.evaluation.evaluation import Evaluation
-from bertsmith.evaluation.page import confidence_title, format_score, headline, metric_title
+from bertsmith.evaluation.page import confidence_title, headline, score_tables
 from bertsmith.evaluation.tables import Confusion
 from bertsmith.reports.terminal import console
 from bertsmith.tasks.task import Case
@@ -26,7 +26,10 @@ def print_evaluation(result: Evaluation, written: Sequence[Path] = ()) -> None:
     console.print(Text(" · ".join(f"{key} {value}" for key, value in headline(result).items())), soft_wrap=True)
     if not result.scores:
         console.print(Text("no gold labels: no scores", "yellow"))
-    for table in _tables(result):
+    tables = [_table(*table) for table in score_tables(result).values()]
+    if result.confusion:
+        tables.insert(1, _confusion(result.confusion))
+    for table in tables:
         console.print()
         console.print(table)
     if result.calibration:
@@ -37,47 +40,18 @@ def print_evaluation(result: Evaluation, written: Sequence[Path] = ()) -> None:
         console.print(Text(f"wrote {path}", "dim"), soft_wrap=True)
 
 
-def _tables(result: Evaluation) -> list[Table]:
-    tables = []
-    if result.baseline:
-        grid = _grid("score", right=("this model", result.baseline.description))
-        for key, value in result.scores.items():
-            if " " not in key:
-                grid.add_row(metric_title(key), format_score(value), format_score(result.baseline.scores.get(key)))
-        tables.append(grid)
-    if result.confusion:
-        tables.append(_confusion(result.confusion))
-    if result.by_label:
-        grid = _grid("label", right=("F1", "precision", "recall", "gold", "predicted"))
-        for label in result.by_label:
-            scores = map(format_score, (label.f1, label.precision, label.recall))
-            grid.add_row(Text(label.label), *scores, f"{label.gold:,}", f"{label.predicted:,}")
-        tables.append(grid)
-    if result.by_length:
-        grid = _grid(result.unit, right=("examples", "truncated", metric_title(result.main_metric)))
-        for one in result.by_length:
-            lengths, counts = f"{one.shortest:,} – {one.longest:,}", (f"{one.examples:,}", f"{one.truncated:,}")
-            grid.add_row(lengths, *counts, format_score(one.score))
-        tables.append(grid)
-    return tables
-
-
 def _confusion(table: Confusion) -> Table:
     if max(len(table.rows), len(table.columns)) > MAX_LABELS:
-        grid = _grid("gold", "predicted", right=("count",))
-        for gold, predicted, count in table.most_confused(MAX_PAIRS):
-            grid.add_row(Text(gold), Text(predicted), f"{count:,}")
-        return grid
-    grid = _grid("gold \\ predicted", right=table.columns)
-    for row in table.shown(MAX_LABELS)[0]:
-        grid.add_row(Text(table.rows[row]), *(_count(table, row, column) for column in range(len(table.columns))))
-    return grid
+        pairs = [(gold, predicted, f"{count:,}") for gold, predicted, count in table.most_confused(MAX_PAIRS)]
+        return _table(["gold", "predicted", "count"], pairs, left=2)
+    rows = [[Text(table.rows[row]), *_counts(table, row)] for row in table.shown(MAX_LABELS)[0]]
+    return _table(["gold \\ predicted", *table.columns], rows)
 
 
-def _count(table: Confusion, row: int, column: int) -> Text:
-    count = table.counts[row][column]
-    style = "green" if table.rows[row] == table.columns[column] else ""
-    return Text(f"{count:,}", style) if count else Text("·", "dim")
+def _counts(table: Confusion, row: int) -> Iterator[Text]:
+    for label, count in zip(table.columns, table.counts[row], strict=True):
+        style = "green" if table.rows[row] == label else ""
+        yield Text(f"{count:,}", style) if count else Text("·", "dim")
 
 
 def _print_errors(result: Evaluation) -> None:
@@ -96,10 +70,11 @@ def _shortened(case: Case) -> str:
     return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} …"
 
 
-def _grid(*left: str, right: tuple[str, ...]) -> Table:
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: int = 1) -> Table:
+    """All columns but the first `left` ones are right-aligned."""
     grid = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in left:
-        grid.add_column(Text(heading))
-    for heading in right:
-        grid.add_column(Text(heading), justify="right")
+    for index, heading in enumerate(headings):
+        grid.add_column(Text(heading), justify="left" if index < left else "right")
+    for row in rows:
+        grid.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return grid

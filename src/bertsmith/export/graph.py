@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -53,11 +53,12 @@ class OnnxModule(nn.Module):
         if pooling not in (None, *POOLINGS):
             raise BertsmithError(f'pooling "{pooling}" does not exist: choose {", ".join(POOLINGS)}')
         self.input_names = INPUT_NAMES if model.encoder.segment_types > 1 else INPUT_NAMES[:2]
+        self.heads = cast(list[Objective], list(model.objectives.values()))
         self.output_names = self._output_names()
-        self.multiple_choice = any(head.several_rows for head in self._heads())  # inputs are [B, C, L]
+        self.multiple_choice = any(head.several_rows for head in self.heads)  # inputs are [B, C, L]
 
     def _output_names(self) -> tuple[str, ...]:
-        heads = self._heads()
+        heads = self.heads
         if not heads:
             second = SENTENCE if self.pooling else POOLED if self.model.encoder.has_pooler else None
             return (LAST_HIDDEN, second) if second else (LAST_HIDDEN,)
@@ -68,19 +69,15 @@ class OnnxModule(nn.Module):
             names += [combined] if combined else [prefix + name for name in head.output_names]
         return tuple(names)
 
-    def _heads(self) -> list[Objective]:
-        return cast(list[Objective], list(self.model.objectives.values()))
-
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> list[Tensor]:
         """The outputs in the order of `output_names`; `attention_mask` is 0 at padding."""
         shape = input_ids.shape  # [B, L], or [B, C, L]
         batch = as_batch(input_ids.view(-1, shape[-1]), attention_mask.view(-1, shape[-1]), token_type_ids)
-        heads = self._heads()
-        if not heads:
+        if not self.heads:
             return self._embeddings(batch)
-        encoding = self._encode(batch, heads)
+        encoding = self._encode(batch, self.heads)
         outputs: list[Tensor] = []
-        for head in heads:
+        for head in self.heads:
             logits = head.predict(encoding, batch, self.model.encoder.token_embeddings)
             outputs += head.graph_outputs(logits, shape)
         return outputs
@@ -179,13 +176,11 @@ def with_lstm_nodes(model: nn.Module) -> Iterator[None]:
             network.forward_lstms, network.backward_lstms = forward, backward
 
 
-@dataclass(frozen=True)
-class OnnxFiles:
+class OnnxFiles(NamedTuple):
     """The bytes of an ONNX model."""
 
     model: bytes
     weights: Iterable[bytes] | None  # of the external weights file; None if the model contains all weights
-    opset: int
 
 
 def require_packages() -> None:
@@ -215,8 +210,7 @@ def convert(module: OnnxModule, *, opset: int = DEFAULT_OPSET, max_inline_bytes:
     _strip(model)
     sizes = [value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None]
     weights = _externalize(model) if sum(sizes) > max_inline_bytes else None
-    proto = onnx_ir.to_proto(model)
-    return OnnxFiles(proto.SerializeToString(deterministic=True), weights, opset)
+    return OnnxFiles(onnx_ir.to_proto(model).SerializeToString(deterministic=True), weights)
 
 
 def _trace(module: OnnxModule, opset: int) -> Any:
@@ -295,14 +289,7 @@ def _externalize(model: Any) -> Iterable[bytes]:
         )
         tensors.append(tensor)
         offset += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
-    return _aligned(tensors)
-
-
-def _aligned(tensors: Sequence[Any]) -> Iterator[bytes]:
-    for tensor in tensors:
-        data = tensor.tobytes()
-        yield data
-        yield bytes(-len(data) % ALIGNMENT)
+    return (part for tensor in tensors for part in (tensor.tobytes(), bytes(-tensor.nbytes % ALIGNMENT)))
 
 
 @contextmanager

@@ -1,21 +1,32 @@
 """A model folder as ONNX: model.onnx for onnxruntime and other runtimes, with tokenizer and config files.
 
-The file is compared with the model before the folder gets its final name; if they differ, nothing is left behind.
+The file is compared with the model before the folder gets its final name, with onnxruntime on rows of many lengths,
+padded and not; the model runs each row alone, on its usual code path. If they differ, nothing is left behind.
+B rows, C choices, L tokens.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from bertsmith.errors import BertsmithError, StorageError
-from bertsmith.export.cards import export_card, model_facts
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertsmith.data.collate import collate
+from bertsmith.errors import BertsmithError
+from bertsmith.export.folder import ParityError, export_card, model_facts, new_folder
 from bertsmith.export.graph import (
     DEFAULT_OPSET,
+    LAST_HIDDEN,
     MAX_INLINE_BYTES,
     MODEL_FILE,
+    POOLED,
+    SENTENCE,
     WEIGHTS_FILE,
     OnnxFiles,
     OnnxModule,
@@ -23,18 +34,19 @@ from bertsmith.export.graph import (
     convert,
     require_packages,
 )
-from bertsmith.export.parity import check_parity, measure_parity
-from bertsmith.inference.forward import require_head
+from bertsmith.inference.encoder_outputs import EmbeddingQuery
+from bertsmith.inference.forward import LocalBackend, ModelInput
 from bertsmith.model_io.checksums import CHECKSUMS, checksums_file
-from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import pipeline_tag
 from bertsmith.model_io.model_folder import CARD, check_target, folder_contents, open_model
-from bertsmith.objectives.objective import Objective
-from bertsmith.system.durable import Disk, WrittenFile, partial_path
+from bertsmith.system.durable import Disk, WrittenFile
 from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.types import Row
 
 VECTORS = "vectors"  # --head vectors exports the encoder without heads
 TOLERANCE = 1e-4
+CHOICES = 2  # per example of a multiple-choice model
+Outputs = dict[str, NDArray[np.float32]]  # by output name
 
 
 def export_onnx(
@@ -44,6 +56,7 @@ def export_onnx(
     head: str | None = None,
     pooling: str | None = None,
     normalize: bool = False,
+    tokenizer: str | Path | None = None,
     opset: int = DEFAULT_OPSET,
     tolerance: float = TOLERANCE,
     max_inline_bytes: int = MAX_INLINE_BYTES,
@@ -63,28 +76,19 @@ def export_onnx(
         raise BertsmithError("--normalize needs --pooling")
     if pooling is not None and head not in (None, VECTORS):
         raise BertsmithError(f"--pooling exports vectors and --head {head} exports logits: leave out one of them")
-    without_heads = pooling is not None or head == VECTORS
-    model, tokenizer, _ = open_model(folder, objectives=() if without_heads else None)
-    if head not in (None, VECTORS):
-        model = Model(model.encoder, [cast(Objective, model.objectives[require_head(model, str(head))])])
+    chosen: dict[str, Any] = {"ignore_heads": True} if pooling is not None or head == VECTORS else {"head": head}
+    model, words, _ = open_model(folder, tokenizer=tokenizer, **chosen)
     module = OnnxModule(model, pooling=pooling, normalize=normalize).eval()
-    contents = folder_contents(model, tokenizer, final.name, {})
+    contents = folder_contents(model, words, final.name, {})
     files = convert(module, opset=opset, max_inline_bytes=max_inline_bytes)
-    partial = partial_path(final)
-    if partial.exists():
-        disk.remove_folder(partial)
-    disk.make_folder(partial)
-    try:
-        facts, written = _write_model(partial, module, tokenizer, files, tolerance=tolerance, disk=disk)
-        contents[CARD] = _card(final.name, module, tokenizer, facts)
+    with new_folder(final, disk) as partial:
+        disk.make_folder(partial)
+        facts, written = _write_model(partial, module, words, files, tolerance=tolerance, disk=disk)
+        facts = {"format": "onnx", "opset": opset, **facts}
+        contents[CARD] = _card(final.name, module, words, facts)
         for file, data in contents.items():
             written[file] = disk.write_file(partial / file, [data], atomic=False)
         disk.write_file(partial / CHECKSUMS, [checksums_file(written)], atomic=False)
-    except BaseException:
-        with suppress(StorageError):
-            disk.remove_folder(partial)
-        raise
-    disk.commit_folder(partial, final)
     return {"output": str(final), **facts}
 
 
@@ -98,8 +102,6 @@ def _write_model(
         written[WEIGHTS_FILE] = disk.write_file(folder / WEIGHTS_FILE, files.weights, atomic=False)
     checks = measure_parity(module, path, vocab_size=tokenizer.vocab_size, padding_id=tokenizer.padding_id)
     facts = {
-        "format": "onnx",
-        "opset": files.opset,
         "inputs": list(module.input_names),
         "outputs": list(module.output_names),
         "bytes": sum(one.bytes for one in written.values()),
@@ -116,14 +118,13 @@ def _card(name: str, module: OnnxModule, tokenizer: Tokenizer, facts: dict[str, 
         texts = f"{one['texts']} texts of up to" if one["texts"] > 1 else "1 text of"
         batch = f"{texts} {one['max_length']} tokens{', padded' if one['padded'] else ''}"
         parity[batch] = f"{one['max_abs_diff']:.2g}"
-    export: dict[str, object] = {
-        "format": f"ONNX, opset {facts['opset']}",
-        "inputs": ", ".join(facts["inputs"]),
-        "outputs": ", ".join(facts["outputs"]),
-        "pooling": f"{module.pooling}{', normalized' if module.normalize else ''}" if module.pooling else "–",
-    }
     tables: dict[str, dict[str, object]] = {
-        "Export": export,
+        "Export": {
+            "format": f"ONNX, opset {facts['opset']}",
+            "inputs": ", ".join(facts["inputs"]),
+            "outputs": ", ".join(facts["outputs"]),
+            "pooling": f"{module.pooling}{', normalized' if module.normalize else ''}" if module.pooling else "–",
+        },
         "Model": model_facts(module.model, tokenizer),
         "Maximum absolute difference from the model": parity,
     }
@@ -148,3 +149,115 @@ def _card(name: str, module: OnnxModule, tokenizer: Tokenizer, facts: dict[str, 
         metadata["pipeline_tag"] = tag
     description = "An ONNX model written by bertsmith. Pad rows at the end; outputs at padding are undefined."
     return export_card(name, description=description, metadata=metadata, tables=tables, usage=usage)
+
+
+@dataclass(frozen=True)
+class ParityCheck:
+    """The comparison of one batch."""
+
+    lengths: tuple[int, ...]  # of its texts
+    max_abs_diff: float  # over all outputs; NaN if either has a NaN
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "texts": len(self.lengths),
+            "max_length": max(self.lengths),
+            "padded": len(set(self.lengths)) > 1,
+            "max_abs_diff": self.max_abs_diff,
+        }
+
+
+def batch_lengths(positions: int) -> list[tuple[int, ...]]:
+    """The lengths of the texts of each batch: one token, the maximum, equal lengths, different lengths."""
+    half, some = max(positions // 2, 1), min(16, positions)
+    batches = [(1,), (positions,), (some,) * 3, (1, min(5, positions), some, half), (positions, min(3, positions))]
+    return list(dict.fromkeys(batches))
+
+
+def measure_parity(module: OnnxModule, path: Path, *, vocab_size: int, padding_id: int) -> list[ParityCheck]:
+    """Compares the file with the model on rows of random tokens."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    generator = np.random.default_rng(0)
+    encoder, checks = module.model.encoder, []
+    for lengths in batch_lengths(encoder.max_positions):
+        sizes = lengths * CHOICES if module.multiple_choice else lengths
+        rows = [random_row(generator, size, vocab_size=vocab_size, segments=encoder.segment_types) for size in sizes]
+        values = session.run(list(module.output_names), padded_inputs(module, rows, padding_id))
+        outputs = dict(zip(module.output_names, values, strict=True))
+        checks.append(ParityCheck(lengths, max_abs_diff(module, rows, outputs)))
+    return checks
+
+
+def check_parity(checks: Sequence[ParityCheck], tolerance: float, name: str) -> float:
+    """The largest difference of all batches; a `ParityError` if it exceeds the tolerance."""
+    worst = max(checks, key=lambda one: np.nan_to_num(one.max_abs_diff, nan=np.inf))
+    if not worst.max_abs_diff <= tolerance:
+        raise ParityError(
+            f"{name} differs from the model by up to {worst.max_abs_diff:.2g} ({len(worst.lengths)} texts of up to "
+            f"{max(worst.lengths)} tokens), more than --tolerance {tolerance:g}: nothing was written"
+        )
+    return worst.max_abs_diff
+
+
+def random_row(generator: np.random.Generator, length: int, *, vocab_size: int, segments: int) -> Row:
+    """Random tokens, the second half of them in the second segment."""
+    second = np.arange(length) >= (length + 1) // 2
+    return Row(
+        ids=generator.integers(0, vocab_size, length).astype(np.int32),
+        segment_ids=(second & (segments > 1)).astype(np.uint8),
+        sequence_ids=np.zeros(length, np.int8),
+        offsets=np.zeros((length, 2), np.int32),
+        words=np.zeros(length, np.int32),
+    )
+
+
+def padded_inputs(module: OnnxModule, rows: Sequence[Row], padding_id: int) -> dict[str, NDArray[np.int64]]:
+    """The inputs of a runtime: rows padded at the end [B, L], or [B, C, L] for multiple choice."""
+    size = (len(rows), max(map(len, rows)))
+    ids, mask, segments = np.full(size, padding_id), np.zeros(size, np.int64), np.zeros(size, np.int64)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)], mask[index, : len(row)], segments[index, : len(row)] = row.ids, 1, row.segment_ids
+    shape = (-1, CHOICES, size[1]) if module.multiple_choice else size
+    return {name: array.reshape(shape) for name, array in zip(module.input_names, (ids, mask, segments), strict=False)}
+
+
+def max_abs_diff(module: OnnxModule, rows: Sequence[Row], outputs: Outputs) -> float:
+    """The largest absolute difference between exported outputs and the model's, without padding."""
+    largest = 0.0
+    for index, row in enumerate(rows):
+        for name, expected in model_outputs(module, row).items():
+            exported = outputs[name].reshape(len(rows), *outputs[name].shape[1 + module.multiple_choice :])[index]
+            difference = np.abs(np.atleast_1d(exported)[: len(expected)] - expected)
+            if np.isnan(difference).any():
+                return float("nan")
+            largest = max(largest, float(difference.max()))
+    return largest
+
+
+def model_outputs(module: OnnxModule, row: Row) -> Outputs:
+    """The model's own outputs for one row; the first axis is tokens or classes."""
+    model = module.model
+    batch = collate([row], length=len(row))
+    with torch.inference_mode():
+        if not len(model.objectives):
+            return _embeddings(module, row)
+        outputs: list[Any] = []
+        for head in module.heads:
+            shape = (1, 1, len(row)) if head.several_rows else (1, len(row))
+            outputs += head.graph_outputs(model.predict(batch, head.name), shape)
+    return {name: output[0].numpy() for name, output in zip(module.output_names, outputs, strict=True)}
+
+
+def _embeddings(module: OnnxModule, row: Row) -> Outputs:
+    encoding = module.model.encoder(collate([row], length=len(row)))
+    outputs = {LAST_HIDDEN: encoding.last_hidden.numpy()}
+    if POOLED in module.output_names:
+        outputs[POOLED] = encoding.pooled[0].numpy()
+    if SENTENCE in module.output_names:
+        query = EmbeddingQuery(cast(Any, module.pooling), (-1,), "mean")
+        (vector,) = LocalBackend(module.model, padding_id=0, device="cpu").run(query, [ModelInput((row,))])
+        outputs[SENTENCE] = vector / np.linalg.norm(vector) if module.normalize else vector
+    return outputs

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.forward import ModelInput
+from bertsmith.inference.forward import ModelInput, Query
 from bertsmith.model_io.model import Model
 from bertsmith.types import Batch, Encoding
 
@@ -75,31 +75,26 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class EmbeddingQuery:
+class EmbeddingQuery(Query):
     """One vector [D] for each text; several layers are averaged or concatenated."""
 
+    name = "embeddings"
     pooling: Pooling
     layers: tuple[int, ...]
     combine: Combine
-    name: ClassVar[str] = "embeddings"
-    one_per_batch: ClassVar[bool] = False
-    objective: ClassVar[str] = ""
 
     def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
-        vectors_ND = _pool(model.encoder, batch, pooling=self.pooling, layers=self.layers)
-        if len(vectors_ND) > 1 and self.combine == "concat":
-            return list(torch.cat(vectors_ND, dim=-1).cpu().numpy())
-        return list((vectors_ND[0] if len(vectors_ND) == 1 else torch.stack(vectors_ND).mean(0)).cpu().numpy())
+        layers_ND = _pool(model.encoder, batch, pooling=self.pooling, layers=self.layers)
+        combined = torch.cat(layers_ND, dim=-1) if self.combine == "concat" else torch.stack(layers_ND).mean(0)
+        return list(combined.cpu().numpy())
 
 
 @dataclass(frozen=True)
-class TokenEmbeddingQuery:
+class TokenEmbeddingQuery(Query):
     """The outputs of one layer for all tokens of each text [L, D]."""
 
+    name = "token embeddings"
     layer: int
-    name: ClassVar[str] = "token embeddings"
-    one_per_batch: ClassVar[bool] = False
-    objective: ClassVar[str] = ""
 
     def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
         (layer_TD,) = _layer_outputs(model.encoder, batch, (self.layer,))
@@ -109,12 +104,11 @@ class TokenEmbeddingQuery:
 
 
 @dataclass(frozen=True)
-class AttentionQuery:
+class AttentionQuery(Query):
     """The attention weights of one row in all layers and heads [layers, heads, L, L]."""
 
-    name: ClassVar[str] = "attention"
-    one_per_batch: ClassVar[bool] = True  # the result grows with the square of the length
-    objective: ClassVar[str] = ""
+    name = "attention"
+    one_per_batch = True  # the result grows with the square of the length
 
     def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
         encoding = model.encoder(batch, pool=False, return_attentions=True)
@@ -167,9 +161,8 @@ def check_embedding_options(
     count = encoder.layers + 1
     for layer in layers:
         if not -count <= layer < count:
-            raise BertsmithError(
-                f"layer {layer} does not exist: choose 0 (the embeddings) to {count - 1}, or -1 (last)"
-            )
+            choices = f"choose 0 (the embeddings) to {encoder.layers}, or -1 (last)"
+            raise BertsmithError(f"layer {layer} does not exist: {choices}")
     if not layers:
         raise BertsmithError("layers is empty: name at least one layer, for example -1 (last)")
     return tuple(layers)

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.forward import DEFAULT_BATCH_TOKENS, Backend, LocalBackend, ModelInput, Query
@@ -44,14 +43,11 @@ class EngineClosed(BertsmithError):
 
 @dataclass
 class Deadline:
-    """When a request expires. Any thread may cancel it earlier."""
+    """When a request expires."""
 
     at: float = float("inf")  # time.monotonic()
-    cancelled: bool = False
-
-    def cancel(self) -> None:
-        """Drops the inputs of the request that have not run yet."""
-        self.cancelled = True
+    cancelled: bool = False  # any thread may set it: inputs that have not run yet are dropped
+    tokens: int = 0  # of all inputs of the request
 
     @property
     def expired(self) -> bool:
@@ -111,17 +107,12 @@ class _Request:
             self.done.set()
 
 
-@dataclass(frozen=True)
-class _Slice:
+class _Slice(NamedTuple):
     """The inputs of one request that are in a batch."""
 
     request: _Request
     start: int
-    stop: int
-
-    @property
-    def inputs(self) -> Sequence[ModelInput]:
-        return self.request.inputs[self.start : self.stop]
+    inputs: Sequence[ModelInput]
 
 
 class Engine:
@@ -141,16 +132,11 @@ class Engine:
         self.max_queued_tokens = max_queued_tokens or QUEUED_BATCHES * self.batch_tokens
         self.observe = observe
         self._queue: deque[_Request] = deque()
-        self._queued_tokens = 0
+        self.queued_tokens = 0  # that are not in a batch yet
         self._closed = self._abandoned = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._loop, name="bertsmith-engine", daemon=True)
         self._thread.start()
-
-    @property
-    def queued_tokens(self) -> int:
-        """Tokens that are not in a batch yet."""
-        return self._queued_tokens
 
     def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
         """See `Backend`; blocks until all results are computed.
@@ -163,8 +149,7 @@ class Engine:
         own = _deadline.get() or Deadline()
         request = _Request(query, inputs, own, [None] * len(inputs), len(inputs))
         self._enqueue(request)
-        finite = own.at < float("inf")
-        if not request.done.wait(own.at - time.monotonic() if finite else None):
+        if not request.done.wait(own.at - time.monotonic() if own.at < float("inf") else None):
             with self._changed:
                 request.fail(DeadlineExceeded(LATE))
                 self._drop_failed()
@@ -190,21 +175,20 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close(drain=error is None)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(drain=kind is None)
 
     def _enqueue(self, request: _Request) -> None:
         tokens = request.queued_tokens
+        request.deadline.tokens += tokens
         with self._changed:
             if self._closed:
                 raise EngineClosed("the engine is closed")
             if request.deadline.expired:
                 raise DeadlineExceeded(LATE)
-            if self._queued_tokens and self._queued_tokens + tokens > self.max_queued_tokens:
-                raise Overloaded(self._queued_tokens + tokens, self.max_queued_tokens)
-            self._queued_tokens += tokens
+            if self.queued_tokens and self.queued_tokens + tokens > self.max_queued_tokens:
+                raise Overloaded(self.queued_tokens + tokens, self.max_queued_tokens)
+            self.queued_tokens += tokens
             self._queue.append(request)
             self._changed.notify()
 
@@ -213,7 +197,7 @@ class Engine:
     def _drop_failed(self) -> None:
         """Removes failed requests from the queue."""
         failed = [request for request in self._queue if request.error is not None]
-        self._queued_tokens -= sum(request.queued_tokens for request in failed)
+        self.queued_tokens -= sum(request.queued_tokens for request in failed)
         self._queue = deque(request for request in self._queue if request.error is None)
 
     def _abandon(self) -> None:
@@ -253,11 +237,11 @@ class Engine:
             for request in requests:
                 left -= _take(request, share=share, left=left, empty=left == budget)
         batch = [
-            _Slice(request, start, request.started)
+            _Slice(request, start, request.inputs[start : request.started])
             for request, start in zip(requests, starts, strict=True)
             if request.started > start
         ]
-        self._queued_tokens -= sum(one.tokens for part in batch for one in part.inputs)
+        self.queued_tokens -= sum(one.tokens for part in batch for one in part.inputs)
         taken = [part.request for part in batch]
         self._queue = deque(request for request in self._queue if request not in taken)
         self._queue.extend(request for request in taken if request.started < len(request.inputs))
@@ -279,8 +263,8 @@ class Engine:
             return
         seconds = time.perf_counter() - began
         for part in batch:
-            part.request.add_results(part.start, results[: part.stop - part.start])
-            results = results[part.stop - part.start :]
+            part.request.add_results(part.start, results[: len(part.inputs)])
+            results = results[len(part.inputs) :]
         if self.observe is not None:
             try:
                 self.observe(BatchStats(query.name, len(inputs), sum(one.tokens for one in inputs), seconds))

@@ -30,15 +30,23 @@ class MaskRun:
     end: int
 
 
-def fill_mask(model: TextModel, text: str, *, top_k: int, targets: Sequence[str] | None) -> list[Any]:
-    """See `Predictor.fill_mask`."""
-    require_pipeline(model.model, "fill-mask")
-    check_top_k(top_k)
-    results = [
-        _score_targets(model, text, run, targets)[:top_k] if targets else _beam_search(model, text, run, top_k=top_k)
-        for run in find_masks(model.tokenizer, text)
-    ]
-    return results[0] if len(results) == 1 else results
+class FillMaskPipeline(TextModel):
+    """The fill-mask pipeline of `Predictor`."""
+
+    def fill_mask(self, text: str, *, top_k: int = 5, targets: Sequence[str] | None = None) -> list[Any]:
+        """The most likely tokens for each mask of a text, best first: `{"score", "token", "token_str", "sequence"}`.
+
+        Adjacent masks are filled together, as one word or phrase; `token` is then a list. With `targets`, these words
+        are scored instead, whatever their number of tokens. A text with one run of masks gives one list; a text with
+        several gives a list for each, with the other runs left masked.
+        """
+        require_pipeline(self.model, "fill-mask")
+        check_top_k(top_k)
+        results = [
+            _score_targets(self, text, run, targets)[:top_k] if targets else _beam_search(self, text, run, top_k=top_k)
+            for run in find_masks(self.tokenizer, text)
+        ]
+        return results[0] if len(results) == 1 else results
 
 
 def find_masks(tokenizer: Tokenizer, text: str) -> list[MaskRun]:
@@ -108,9 +116,8 @@ def _encode_target(tokenizer: Tokenizer, text: str, run: MaskRun, target: str) -
 def mask_log_probs(model: TextModel, rows: Sequence[Row], positions: Sequence[int]) -> Tensor:
     """Log probabilities of all tokens [rows, V] at one position of each row; special tokens are excluded."""
     inputs = [ModelInput((row,), np.array([position])) for row, position in zip(rows, positions, strict=True)]
-    logits = torch.from_numpy(
-        np.stack(model.backend.run(LogitsQuery(require_pipeline(model.model, "fill-mask")), inputs))
-    )
+    query = LogitsQuery(require_pipeline(model.model, "fill-mask"))
+    logits = torch.from_numpy(np.stack(model.backend.run(query, inputs)))
     logits[:, list(model.tokenizer.special_ids)] = -torch.inf
     logits[:, model.tokenizer.vocab_size :] = -torch.inf  # padding of the vocabulary
     return logits.log_softmax(-1)

@@ -7,7 +7,7 @@ the caller's thread (`LocalBackend`), or batched with the inputs of other caller
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -38,18 +38,17 @@ class ModelInput:
         return sum(map(len, self.rows))
 
 
-class Query(Protocol):
-    """A result to compute for model inputs: a frozen dataclass. Inputs of equal queries may share a forward pass."""
+@dataclass(frozen=True)
+class Query:
+    """A result to compute for model inputs. Inputs of equal queries may share a forward pass."""
 
     name: ClassVar[str]  # for metrics
-    one_per_batch: ClassVar[bool]  # results are so large that every input needs its own forward pass
-
-    @property
-    def objective(self) -> str:
-        """The objective that reads `ModelInput.indices`; "" for queries on the encoder."""
+    one_per_batch: ClassVar[bool] = False  # results are so large that every input needs its own forward pass
+    objective: str = field(default="", kw_only=True)  # that reads `ModelInput.indices`; "": a query on the encoder
 
     def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
         """One result for each input of a batch."""
+        raise NotImplementedError
 
 
 class Backend(Protocol):
@@ -63,9 +62,7 @@ class LocalBackend:
     """Runs queries in the caller's thread. Stateless, so threads may share it.
 
     A forward pass concatenates its texts without padding, texts of equal length next to each other: matrix products
-    see only real tokens, and attention is one product per length, without a mask. A token costs less than three
-    quarters of its cost in padded batches of similar length, and less than half of its cost in batches of equal
-    length, which are too small to keep a processor busy (LOG.md).
+    see only real tokens, and attention is one product per length, without a mask. LOG.md compares it with padding.
     """
 
     def __init__(
@@ -106,25 +103,28 @@ class LocalBackend:
 
 
 @dataclass(frozen=True)
-class LogitsQuery:
+class LogitsQuery(Query):
     """The logits of one objective, in the shapes that `Task.decode` takes."""
 
+    name = "logits"
     objective: str
-    name: ClassVar[str] = "logits"
-    one_per_batch: ClassVar[bool] = False
 
     def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
         logits: NDArray[np.float32] = model.predict(batch, self.objective).float().cpu().numpy()
         return list(objective_class(self.objective).split_logits(logits, inputs))
 
 
-class TextModel(Protocol):
-    """The parts of a predictor that the pipelines use."""
+class TextModel:
+    """The parts of a predictor that its pipelines use."""
 
     model: Model
     tokenizer: Tokenizer
     backend: Backend
-    max_length: int
+    max_length: int  # tokens, special tokens included
+
+    def logits(self, features: Sequence[Features], objective: str) -> list[NDArray[np.float32]]:
+        """The logits of one head for each of the features."""
+        return self.backend.run(LogitsQuery(objective), [ModelInput(one.rows, one.indices) for one in features])
 
 
 def require_head(model: Model, *names: str) -> str:
@@ -139,11 +139,6 @@ def require_head(model: Model, *names: str) -> str:
 def require_pipeline(model: Model, *pipelines: Pipeline) -> str:
     """The model's first head for one of these pipelines; an error if it has none."""
     return model.head_for(*pipelines) or require_head(model, *objectives_with(*pipelines))
-
-
-def predict_logits(model: TextModel, features: Sequence[Features], objective: str) -> list[NDArray[np.float32]]:
-    """The logits of each of the features."""
-    return model.backend.run(LogitsQuery(objective), [ModelInput(one.rows, one.indices) for one in features])
 
 
 def check_top_k(top_k: int) -> None:

@@ -1,4 +1,4 @@
-"""Classification, regression, ranking, NER, question answering and multiple choice of texts given as strings.
+"""The methods of a predictor that use a head: classification, regression, NER, question answering and others.
 
 Texts are encoded and predictions decoded by the code of the tasks. Texts that are too long are read in windows.
 N texts, K classes.
@@ -6,16 +6,17 @@ N texts, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.forward import TextModel, check_top_k, predict_logits, require_pipeline
+from bertsmith.inference.forward import LogitsQuery, ModelInput, TextModel, check_top_k, require_pipeline
 from bertsmith.objectives.objective import Pipeline
 from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.question_answering import QuestionAnsweringTask
@@ -29,6 +30,8 @@ from bertsmith.types import Encoded, Row
 OVERLAP = 64  # minimum number of tokens that neighbouring windows share
 TEXT_PIPELINES: tuple[Pipeline, ...] = ("text-classification", "text-regression")
 UNITS = ("word", "part", "character")
+ENTITY_FIELDS = {"entity_group": "kind", "score": "score", "word": "text", "start": "start", "end": "end"}  # by result
+ANSWER_FIELDS = {"answer": "text", "score": "probability", "start": "start", "end": "end"}
 
 
 @dataclass(frozen=True)
@@ -40,59 +43,169 @@ class Probabilities:
     windows: tuple[int, ...]  # [N] number of windows of each text
 
 
-@dataclass(frozen=True)
-class TextPredictions:
-    """Predictions of a text-level head."""
+class TextPipelines(TextModel):
+    """The pipelines of `Predictor`."""
 
-    predictions: list[Prediction]
-    windows: tuple[int, ...]  # number of windows of each text
+    def predict(self, texts: Any, *, top_k: int = 1) -> Any:
+        """The label of each text, `{"label", "score"}`, or the value of a regression model, `{"score"}`.
 
-    def with_windows(self, index: int, result: dict[str, Any]) -> dict[str, Any]:
-        """The result of one text, with its number of windows if there are several."""
-        return result | ({"windows": self.windows[index]} if self.windows[index] > 1 else {})
+        A string, or a tuple of two strings (a pair), gives one result; a list gives a list. With `top_k` over 1 each
+        result is a list of labels, the most likely first. Texts that are too long are read in overlapping windows
+        whose logits are averaged; the result then has `windows`, their number.
+        """
+        check_top_k(top_k)
+        task = self._text_task()
+        inputs, single = as_texts(texts)
+        results: list[Any] = []
+        for prediction, windows in zip(*self._predict_texts(inputs, task), strict=True):
+            if isinstance(task, RegressionTask):
+                results.append(_with_windows({"score": prediction.value}, windows))
+                continue
+            best = sorted(prediction.detail["probabilities"].items(), key=lambda item: -item[1])[:top_k]
+            labels = [_with_windows({"label": label, "score": score}, windows) for label, score in best]
+            results.append(labels[0] if top_k == 1 else labels)
+        return results[0] if single else results
 
+    def predict_proba(self, texts: Any) -> Probabilities:
+        """The probability of each label for each text or pair; windows as in `predict`."""
+        require_pipeline(self.model, "text-classification")
+        task = self._text_task()
+        assert isinstance(task, ClassificationTask)
+        predictions, windows = self._predict_texts(as_texts(texts)[0], task)
+        values = [list(prediction.detail["probabilities"].values()) for prediction in predictions]
+        return Probabilities(np.array(values, np.float64).reshape(-1, len(task.labels)), task.labels, windows)
 
-def predict(model: TextModel, inputs: Any, *, top_k: int) -> list[Any] | dict[str, Any]:
-    """See `Predictor.predict`."""
-    check_top_k(top_k)
-    task = _text_task(model)
-    texts, single = as_texts(inputs)
-    output = predict_texts(model, texts, task)
-    results: list[Any] = []
-    for index, prediction in enumerate(output.predictions):
-        if isinstance(task, RegressionTask):
-            results.append(output.with_windows(index, {"score": prediction.value}))
-            continue
-        best = sorted(prediction.detail["probabilities"].items(), key=lambda item: -item[1])[:top_k]
-        labels = [output.with_windows(index, {"label": label, "score": score}) for label, score in best]
-        results.append(labels[0] if top_k == 1 else labels)
-    return results[0] if single else results
+    def score_pairs(self, query: str, documents: Sequence[str], *, positive: str) -> list[dict[str, Any]]:
+        """The score of each document as the second text of a pair: the regression value, or p(positive label)."""
+        task = self._text_task(positive=positive)
+        if isinstance(task, ClassificationTask) and not task.positive:
+            raise BertsmithError(
+                f"this model has {len(task.labels)} labels ({', '.join(task.labels)}): "
+                "name the label whose probability is the score with positive=..."
+            )
+        predictions, windows = self._predict_texts([(query, document) for document in documents], task)
+        scores = [
+            one.detail["probabilities"][task.positive] if isinstance(task, ClassificationTask) else one.value
+            for one in predictions
+        ]
+        return [_with_windows({"score": score}, count) for score, count in zip(scores, windows, strict=True)]
 
+    def next_sentence(self, first: str, second: str) -> dict[str, Any]:
+        """The probability that the second text follows the first: `{"is_next", "not_next", "truncated"}`."""
+        head = require_pipeline(self.model, "next-sentence")
+        row = self.tokenizer.frame(*map(self.tokenizer.encode, (first, second)), max_length=self.max_length)
+        (logits,) = self.backend.run(LogitsQuery(head), [ModelInput((row,))])
+        is_next, not_next = torch.from_numpy(logits).softmax(-1).tolist()
+        return {"is_next": is_next, "not_next": not_next, "truncated": any(row.truncated)}
 
-def predict_proba(model: TextModel, inputs: Any) -> Probabilities:
-    """See `Predictor.predict_proba`."""
-    require_pipeline(model.model, "text-classification")
-    task = _text_task(model)
-    assert isinstance(task, ClassificationTask)
-    output = predict_texts(model, as_texts(inputs)[0], task)
-    values = [list(prediction.detail["probabilities"].values()) for prediction in output.predictions]
-    return Probabilities(np.array(values, np.float64).reshape(-1, len(task.labels)), task.labels, output.windows)
+    def ner(self, text: str | Sequence[str], *, unit: Unit = "word") -> list[Any]:
+        """The entities of a text, `{"entity_group", "score", "word", "start", "end"}`; a list of texts gives lists.
 
+        Offsets are characters of the text as given. Texts of any length are read in windows. `unit` is the unit of
+        the labels in the training data: words, words split at punctuation, or characters.
+        """
+        name = require_pipeline(self.model, "token-classification")
+        if unit not in UNITS:
+            raise BertsmithError(f'unit "{unit}" does not exist: choose {", ".join(UNITS)}')
+        head: Any = self.model.objectives[name]
+        task = TokenClassificationTask("ner", config=TaggingConfig(), labels=head.config.labels, unit=unit)
+        task.objective = name
+        texts = [text] if isinstance(text, str) else text
+        examples = [Example(id=str(index), texts=(one,)) for index, one in enumerate(texts)]
+        predictions, _ = self._predict_examples(task, examples, length=self.max_length)
+        entities = [_renamed(prediction.detail["entities"], ENTITY_FIELDS) for prediction in predictions]
+        return entities[0] if isinstance(text, str) else entities
 
-def score_pairs(model: TextModel, query: str, documents: Sequence[str], *, positive: str) -> list[dict[str, Any]]:
-    """The score of each document as the second text of a pair: the regression value, or p(positive label)."""
-    task = _text_task(model, positive=positive)
-    if isinstance(task, ClassificationTask) and not task.positive:
-        raise BertsmithError(
-            f"this model has {len(task.labels)} labels ({', '.join(task.labels)}): "
-            "name the label whose probability is the score with positive=..."
+    def answer(self, question: str, context: str, *, top_k: int = 1, no_answer: float | None = None) -> Any:
+        """The span of the context that answers, `{"answer", "score", "start", "end"}`; a list if `top_k` is over 1.
+
+        The score is the probability among the best spans. Contexts of any length are read in windows; `truncated`
+        marks a question that was too long. With `no_answer`, the answer is "" if the no-answer score exceeds the best
+        span's by more than this threshold. By default a model trained with unanswerable questions uses its best
+        threshold on the dev set; other models always answer.
+        """
+        name = require_pipeline(self.model, "question-answering")
+        check_top_k(top_k)
+        if no_answer is None:
+            head: Any = self.model.objectives[name]
+            no_answer = head.config.no_answer
+        defaults = QAConfig()
+        length = min(defaults.max_length, self.max_length)
+        settings = QAConfig(
+            max_length=length,
+            stride=min(defaults.stride, max(length // 3, 1)),  # windows of short rows overlap too
+            n_best=max(defaults.n_best, top_k),
+            no_answer=0.0 if no_answer is None else no_answer,
         )
-    output = predict_texts(model, [(query, document) for document in documents], task)
-    scores = [
-        one.detail["probabilities"][task.positive] if isinstance(task, ClassificationTask) else one.value
-        for one in output.predictions
-    ]
-    return [output.with_windows(index, {"score": score}) for index, score in enumerate(scores)]
+        task = QuestionAnsweringTask("answer", config=settings, rules="1.1" if no_answer is None else "2.0")
+        task.objective = name
+        example = Example(id="0", texts=(question, context))
+        (prediction,), truncated = self._predict_examples(task, [example], length=length)
+        best = sorted(prediction.detail["answers"], key=lambda one: one["text"] != prediction.value)  # the chosen first
+        results = [one | truncated for one in _renamed(best[:top_k], ANSWER_FIELDS)]
+        results = results or [{"answer": "", "score": 0.0, "start": 0, "end": 0}]  # the context has no tokens
+        return results[0] if top_k == 1 else results
+
+    def choose(self, question: str, choices: Sequence[str]) -> dict[str, Any]:
+        """The most likely of several choices: `{"choice", "index", "score", "probabilities"}`.
+
+        `truncated` is added if a choice was longer than the model's maximum length.
+        """
+        name = require_pipeline(self.model, "multiple-choice")
+        task = MultipleChoiceTask(name)
+        task.objective = name
+        example = Example(id="0", texts=(question, *choices), source="this question")
+        task.check("test", [example])
+        (prediction,), truncated = self._predict_examples(task, [example], length=self.max_length)
+        result = {"choice": prediction.detail["choice"], "index": prediction.value, "score": prediction.score}
+        return result | {"probabilities": prediction.detail["probabilities"]} | truncated
+
+    def _text_task(self, *, positive: str = "") -> ClassificationTask | RegressionTask:
+        """The task of the model's text-level head."""
+        name = require_pipeline(self.model, *TEXT_PIPELINES)
+        head: Any = self.model.objectives[name]
+        task: ClassificationTask | RegressionTask
+        if head.pipeline == "text-regression":
+            task = RegressionTask(name)
+        else:
+            task = ClassificationTask(name, labels=head.config.labels, positive=positive)
+        task.objective = name
+        return task
+
+    def _predict_texts(
+        self, texts: Sequence[tuple[str, ...]], task: TextTask
+    ) -> tuple[list[Prediction], tuple[int, ...]]:
+        """A prediction for each text or pair, from the mean logits of its windows, and its number of windows."""
+        encoded = encode_texts((text for one in texts for text in one), self.tokenizer)
+        features = [
+            Features(rows=(row,), example_index=index)
+            for index, one in enumerate(texts)
+            for row in window_rows([encoded[text] for text in one], self.tokenizer, length=self.max_length)
+        ]
+        logits: list[list[NDArray[np.float32]]] = [[] for _ in texts]
+        for one, logits_K in zip(features, self.logits(features, task.objective), strict=True):
+            logits[one.example_index].append(logits_K)
+        examples = [Example(id=str(index), texts=one) for index, one in enumerate(texts)]
+        merged = [Features(rows=(), example_index=index) for index in range(len(texts))]
+        means = [np.stack(windows).mean(axis=0) for windows in logits]
+        return task.decode(examples, merged, means), tuple(map(len, logits))
+
+    def _predict_examples(
+        self, task: Task, examples: Sequence[Example], *, length: int
+    ) -> tuple[list[Prediction], dict[str, bool]]:
+        """A prediction for each example, and `truncated` for the results if an example was truncated."""
+        features = task.rows(examples, self.tokenizer, max_length=length)
+        predictions = task.decode(examples, features, self.logits(features, task.objective))
+        return predictions, {"truncated": True} if truncated_examples(features) else {}
+
+
+def _with_windows(result: dict[str, Any], windows: int) -> dict[str, Any]:
+    """The result of one text, with its number of windows if there are several."""
+    return result | ({"windows": windows} if windows > 1 else {})
+
+
+def _renamed(spans: Sequence[Any], fields: dict[str, str]) -> list[dict[str, Any]]:
+    return [{name: span[field] for name, field in fields.items()} for span in spans]
 
 
 def as_texts(inputs: Any) -> tuple[list[tuple[str, ...]], bool]:
@@ -103,23 +216,6 @@ def as_texts(inputs: Any) -> tuple[list[tuple[str, ...]], bool]:
         if len(one) > 2 or not one or not all(isinstance(text, str) for text in one):
             raise BertsmithError(f"input {index} is not a string or a pair of strings: {one!r:.80}")
     return texts, single
-
-
-def predict_texts(model: TextModel, texts: Sequence[tuple[str, ...]], task: TextTask) -> TextPredictions:
-    """A prediction for each text or pair; the logits of several windows are averaged."""
-    encoded = encode_texts((text for one in texts for text in one), model.tokenizer)
-    features = [
-        Features(rows=(row,), example_index=index)
-        for index, one in enumerate(texts)
-        for row in window_rows([encoded[text] for text in one], model.tokenizer, length=model.max_length)
-    ]
-    logits: list[list[NDArray[np.float32]]] = [[] for _ in texts]
-    for one, logits_K in zip(features, predict_logits(model, features, task.objective), strict=True):
-        logits[one.example_index].append(logits_K)
-    examples = [Example(id=str(index), texts=one) for index, one in enumerate(texts)]
-    merged = [Features(rows=(), example_index=index) for index in range(len(texts))]
-    means = [np.stack(windows).mean(axis=0) for windows in logits]
-    return TextPredictions(task.decode(examples, merged, means), tuple(map(len, logits)))
 
 
 def window_rows(texts: Sequence[Encoded], tokenizer: Tokenizer, *, length: int) -> list[Row]:
@@ -148,93 +244,3 @@ def _window_sizes(lengths: list[int], size: int) -> list[int]:
 def _windows(text: Encoded, *, size: int) -> list[Encoded]:
     starts = [start for start, _, _ in token_windows(len(text), size=size, overlap=OVERLAP)]
     return [Encoded(*(part[start : start + size] for part in (text.ids, text.offsets, text.words))) for start in starts]
-
-
-def _text_task(model: TextModel, *, positive: str = "") -> ClassificationTask | RegressionTask:
-    """The task of the model's text-level head."""
-    name = require_pipeline(model.model, *TEXT_PIPELINES)
-    head: Any = model.model.objectives[name]
-    task: ClassificationTask | RegressionTask
-    if head.pipeline == "text-regression":
-        task = RegressionTask(name)
-    else:
-        task = ClassificationTask(name, labels=head.config.labels, positive=positive)
-    task.objective = name
-    return task
-
-
-def _predict_examples(
-    model: TextModel, task: Task, examples: Sequence[Example], *, length: int
-) -> tuple[list[Prediction], int]:
-    """A prediction for each example, and the number of truncated examples."""
-    features = task.rows(examples, model.tokenizer, max_length=length)
-    logits = predict_logits(model, features, task.objective)
-    return task.decode(examples, features, logits), len(truncated_examples(features))
-
-
-def ner(model: TextModel, texts: Sequence[str], *, unit: Unit) -> list[list[dict[str, Any]]]:
-    """See `Predictor.ner`."""
-    name = require_pipeline(model.model, "token-classification")
-    if unit not in UNITS:
-        raise BertsmithError(f'unit "{unit}" does not exist: choose {", ".join(UNITS)}')
-    head: Any = model.model.objectives[name]
-    task = TokenClassificationTask("ner", config=TaggingConfig(), labels=head.config.labels, unit=unit)
-    task.objective = name
-    examples = [Example(id=str(index), texts=(text,)) for index, text in enumerate(texts)]
-    predictions, _ = _predict_examples(model, task, examples, length=model.max_length)
-    return [[_entity(entity) for entity in prediction.detail["entities"]] for prediction in predictions]
-
-
-def _entity(entity: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "entity_group": entity["kind"],
-        "score": entity["score"],
-        "word": entity["text"],
-        "start": entity["start"],
-        "end": entity["end"],
-    }
-
-
-def answer(
-    model: TextModel, question: str, context: str, *, top_k: int, no_answer: float | None
-) -> list[dict[str, Any]] | dict[str, Any]:
-    """See `Predictor.answer`."""
-    name = require_pipeline(model.model, "question-answering")
-    check_top_k(top_k)
-    if no_answer is None:
-        head: Any = model.model.objectives[name]
-        no_answer = head.config.no_answer  # the best threshold on the dev set, if trained with unanswerable questions
-    defaults = QAConfig()
-    length = min(defaults.max_length, model.max_length)
-    settings = QAConfig(
-        max_length=length,
-        stride=min(defaults.stride, max(length // 3, 1)),  # windows of short rows overlap too
-        n_best=max(defaults.n_best, top_k),
-        no_answer=0.0 if no_answer is None else no_answer,
-    )
-    task = QuestionAnsweringTask("answer", config=settings, rules="1.1" if no_answer is None else "2.0")
-    task.objective = name
-    (prediction,), truncated = _predict_examples(
-        model, task, [Example(id="0", texts=(question, context))], length=length
-    )
-    best = sorted(prediction.detail["answers"], key=lambda one: one["text"] != prediction.value)  # the chosen one first
-    results = [_answer(one) | ({"truncated": True} if truncated else {}) for one in best[:top_k]]
-    results = results or [{"answer": "", "score": 0.0, "start": 0, "end": 0}]  # the context has no tokens
-    return results[0] if top_k == 1 else results
-
-
-def _answer(span: Mapping[str, Any]) -> dict[str, Any]:
-    return {"answer": span["text"], "score": span["probability"], "start": span["start"], "end": span["end"]}
-
-
-def choose(model: TextModel, question: str, choices: Sequence[str]) -> dict[str, Any]:
-    """See `Predictor.choose`."""
-    name = require_pipeline(model.model, "multiple-choice")
-    task = MultipleChoiceTask(name)
-    task.objective = name
-    example = Example(id="0", texts=(question, *choices), source="this question")
-    task.check("test", [example])
-    (prediction,), truncated = _predict_examples(model, task, [example], length=model.max_length)
-    result = {"choice": prediction.detail["choice"], "index": prediction.value, "score": prediction.score}
-    probabilities = {"probabilities": prediction.detail["probabilities"]}
-    return result | probabilities | ({"truncated": True} if truncated else {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from bertsmith.errors import BertsmithError
 from bertsmith.model_io.model import Model
 
 Precision = Literal["float32", "bfloat16", "int8"]
-PRECISIONS = ("float32", "bfloat16", "int8")
+PRECISIONS = get_args(Precision)
 
 
 def convert_precision(model: Model, precision: str, device: str) -> bool:

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference import fill_mask, pipelines
 from bertsmith.inference.encoder_outputs import (
     Attention,
     AttentionQuery,
@@ -26,13 +24,14 @@ from bertsmith.inference.encoder_outputs import (
     check_embedding_options,
     normalized,
 )
-from bertsmith.inference.forward import Backend, LocalBackend, LogitsQuery, ModelInput, require_pipeline
+from bertsmith.inference.fill_mask import FillMaskPipeline
+from bertsmith.inference.forward import Backend, LocalBackend, ModelInput
+from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import FolderFacts, open_model
 from bertsmith.model_io.sentence_transformers import SentenceSettings, read_sentence_settings
 from bertsmith.system.devices import choose_device
-from bertsmith.tasks.tagged_text import Unit
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
@@ -47,7 +46,7 @@ class Tokenized:
     special: tuple[bool, ...]  # [L]
 
 
-class Predictor:
+class Predictor(TextPipelines, FillMaskPipeline):
     """The result of `bertsmith.load`. Immutable, so threads may share it.
 
     The predictor owns the model: it moves it to the device and converts its linear layers to the precision. `backend`
@@ -71,16 +70,18 @@ class Predictor:
         self.facts = facts
         self.device = device
         self.precision = precision
-        self.max_length = model.encoder.max_positions  # tokens, special tokens included
+        self.max_length = model.encoder.max_positions
         self.sentence_settings = sentence_settings  # default pooling and normalization of embeddings
         local = LocalBackend(self.model, padding_id=tokenizer.padding_id, device=device, autocast=autocast)
         self.backend: Backend = backend or local
 
     @classmethod
-    def open(cls, folder: str | Path, *, device: str = "auto", precision: Precision = "float32") -> Self:
-        """Loads a model folder written by bertsmith or transformers."""
+    def open(
+        cls, folder: str | Path, *, device: str = "auto", precision: Precision = "float32", **opening: Any
+    ) -> Self:
+        """Loads a model folder written by bertsmith or transformers; `opening`: keywords of `open_model`."""
         chosen = choose_device(device)
-        model, tokenizer, facts = open_model(folder)
+        model, tokenizer, facts = open_model(folder, **opening)
         settings = read_sentence_settings(folder, model.encoder)
         return cls(model, tokenizer, facts=facts, device=chosen, precision=precision, sentence_settings=settings)
 
@@ -90,45 +91,6 @@ class Predictor:
         other.backend = backend
         return other
 
-    def fill_mask(self, text: str, *, top_k: int = 5, targets: Sequence[str] | None = None) -> list[Any]:
-        """The most likely tokens for each mask of a text, best first: `{"score", "token", "token_str", "sequence"}`.
-
-        Adjacent masks are filled together, as one word or phrase; `token` is then a list. With `targets`, these words
-        are scored instead, whatever their number of tokens. A text with one run of masks gives one list; a text with
-        several gives a list for each, with the other runs left masked.
-        """
-        return fill_mask.fill_mask(self, text, top_k=top_k, targets=targets)
-
-    def next_sentence(self, first: str, second: str) -> dict[str, Any]:
-        """The probability that the second text follows the first: `{"is_next", "not_next", "truncated"}`."""
-        head = require_pipeline(self.model, "next-sentence")
-        row = self.tokenizer.frame(
-            self.tokenizer.encode(first), self.tokenizer.encode(second), max_length=self.max_length
-        )
-        (logits,) = self.backend.run(LogitsQuery(head), [ModelInput((row,))])
-        is_next, not_next = torch.from_numpy(logits).softmax(-1).tolist()
-        return {"is_next": is_next, "not_next": not_next, "truncated": any(row.truncated)}
-
-    def predict(self, texts: Any, *, top_k: int = 1) -> Any:
-        """The label of each text, `{"label", "score"}`, or the value of a regression model, `{"score"}`.
-
-        A string, or a tuple of two strings (a pair), gives one result; a list gives a list. With `top_k` over 1 each
-        result is a list of labels, the most likely first. Texts that are too long are read in overlapping windows
-        whose logits are averaged; the result then has `windows`, their number.
-        """
-        return pipelines.predict(self, texts, top_k=top_k)
-
-    def predict_proba(self, texts: Any) -> pipelines.Probabilities:
-        """The probability of each label for each text or pair; windows as in `predict`."""
-        return pipelines.predict_proba(self, texts)
-
-    def choose(self, question: str, choices: Sequence[str]) -> dict[str, Any]:
-        """The most likely of several choices: `{"choice", "index", "score", "probabilities"}`.
-
-        `truncated` is added if a choice was longer than the model's maximum length.
-        """
-        return pipelines.choose(self, question, choices)
-
     def rank(self, query: str, documents: Sequence[str], *, positive: str = "") -> list[dict[str, Any]]:
         """The documents, best first: `{"index", "score", "text"}`.
 
@@ -136,8 +98,8 @@ class Predictor:
         the label `positive` (default: the second of two labels), in windows as in `predict`. Other models score by the
         cosine similarity of embeddings; `truncated` then marks texts over the maximum length.
         """
-        if self.model.head_for(*pipelines.TEXT_PIPELINES):
-            scored = pipelines.score_pairs(self, query, documents, positive=positive)
+        if self.model.head_for(*TEXT_PIPELINES):
+            scored = self.score_pairs(query, documents, positive=positive)
         else:
             embeddings = self.embed([query, *documents], normalize=True)
             scores = (embeddings.vectors[1:] @ embeddings.vectors[0]).tolist()
@@ -149,32 +111,12 @@ class Predictor:
         results = [{"index": index, **one, "text": documents[index]} for index, one in enumerate(scored)]
         return sorted(results, key=lambda one: -one["score"])
 
-    def ner(self, text: str | Sequence[str], *, unit: Unit = "word") -> list[Any]:
-        """The entities of a text, `{"entity_group", "score", "word", "start", "end"}`; a list of texts gives lists.
-
-        Offsets are characters of the text as given. Texts of any length are read in windows. `unit` is the unit of
-        the labels in the training data: words, words split at punctuation, or characters.
-        """
-        entities = pipelines.ner(self, [text] if isinstance(text, str) else text, unit=unit)
-        return entities[0] if isinstance(text, str) else entities
-
-    def answer(self, question: str, context: str, *, top_k: int = 1, no_answer: float | None = None) -> Any:
-        """The span of the context that answers, `{"answer", "score", "start", "end"}`; a list if `top_k` is over 1.
-
-        The score is the probability among the best spans. Contexts of any length are read in windows; `truncated`
-        marks a question that was too long. With `no_answer`, the answer is "" if the no-answer score exceeds the best
-        span's by more than this threshold. By default a model trained with unanswerable questions uses its best
-        threshold on the dev set; other models always answer.
-        """
-        return pipelines.answer(self, question, context, top_k=top_k, no_answer=no_answer)
-
     def attention(self, text: str, second: str | None = None) -> Attention:
         """Attention weights of every layer and head over a text or a pair."""
         encoded = [self.tokenizer.encode(one) for one in (text, second) if one is not None]
         row = self.tokenizer.frame(*encoded, max_length=self.max_length)
         (weights,) = self.backend.run(AttentionQuery(), [ModelInput((row,))])
-        tokens = tuple(map(self.tokenizer.id_to_token, row.ids.tolist()))
-        return Attention(tokens, row.offsets, row.sequence_ids, weights, any(row.truncated))
+        return Attention(self._tokens(row.ids), row.offsets, row.sequence_ids, weights, any(row.truncated))
 
     def similarity(self, first: str | Sequence[str], second: str | Sequence[str], **options: Any) -> Any:
         """The cosine similarity of two texts, or of all pairs of two lists [first, second]; options as in `embed`.
@@ -193,7 +135,7 @@ class Predictor:
 
     def embed(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str] | Sequence[Sequence[int]],
         *,
         pooling: Pooling | None = None,
         layers: Sequence[int] = (-1,),
@@ -206,30 +148,7 @@ class Predictor:
         layer, -1 the last; several are averaged or concatenated. `normalize`: divide by the L2 norm. The defaults are
         the settings of a sentence-transformers folder, otherwise the mean without normalization.
         """
-        return self._embed(self._rows(texts), pooling=pooling, layers=layers, combine=combine, normalize=normalize)
-
-    def embed_ids(self, ids: Sequence[Sequence[int]], **options: Any) -> Embeddings:
-        """As `embed`, for texts given as token ids without special tokens."""
-        return self._embed([self._row_of_ids(one) for one in ids], **options)
-
-    def embed_all(self, texts: Sequence[str], *, layer: int = -1) -> TokenEmbeddings:
-        """The output of one layer for every token of each text, special tokens included."""
-        check_embedding_options(self.model.encoder, pooling="mean", layers=[layer])
-        rows = self._rows(texts)
-        vectors = self.backend.run(TokenEmbeddingQuery(layer), [ModelInput((row,)) for row in rows])
-        tokens = [tuple(map(self.tokenizer.id_to_token, row.ids.tolist())) for row in rows]
-        return TokenEmbeddings(vectors, tokens, _truncated(rows))
-
-    def _embed(
-        self,
-        rows: Sequence[Row],
-        *,
-        pooling: Pooling | None = None,
-        layers: Sequence[int] = (-1,),
-        combine: Combine = "mean",
-        normalize: bool | None = None,
-    ) -> Embeddings:
-        settings = self.sentence_settings
+        rows, settings = self._rows(texts), self.sentence_settings
         if pooling is None and settings.unread:
             raise BertsmithError(f"{settings.unread}; choose the pooling: mean, first or pooled")
         pooling = pooling or cast(Pooling, settings.pooling)
@@ -238,6 +157,17 @@ class Predictor:
         results = self.backend.run(EmbeddingQuery(pooling, checked, combine), [ModelInput((row,)) for row in rows])
         vectors = np.stack(results) if results else np.empty((0, self.model.encoder.width), np.float32)
         return Embeddings(normalized(vectors) if normalize else vectors, _truncated(rows))
+
+    def embed_ids(self, ids: Sequence[Sequence[int]], **options: Any) -> Embeddings:
+        """As `embed`, for texts given as token ids without special tokens."""
+        return self.embed(ids, **options)
+
+    def embed_all(self, texts: Sequence[str], *, layer: int = -1) -> TokenEmbeddings:
+        """The output of one layer for every token of each text, special tokens included."""
+        check_embedding_options(self.model.encoder, pooling="mean", layers=[layer])
+        rows = self._rows(texts)
+        vectors = self.backend.run(TokenEmbeddingQuery(layer), [ModelInput((row,)) for row in rows])
+        return TokenEmbeddings(vectors, [self._tokens(row.ids) for row in rows], _truncated(rows))
 
     def tokenize(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[Tokenized]:
         """The tokens of each text, without truncation."""
@@ -253,25 +183,24 @@ class Predictor:
         if special_tokens:
             row = self.tokenizer.frame(encoded, max_length=len(encoded) + len(self.tokenizer.frame_ids.single))
             ids, offsets, special = row.ids, row.offsets, row.sequence_ids < 0
-        return Tokenized(
-            ids=tuple(ids.tolist()),
-            tokens=tuple(map(self.tokenizer.id_to_token, ids.tolist())),
-            offsets=tuple((start, end) for start, end in offsets.tolist()),
-            special=tuple(special.tolist()),
-        )
+        pairs = tuple((start, end) for start, end in offsets.tolist())
+        return Tokenized(tuple(ids.tolist()), self._tokens(ids), pairs, tuple(special.tolist()))
 
-    def _rows(self, texts: Sequence[str]) -> list[Row]:
-        return [self.tokenizer.frame(one, max_length=self.max_length) for one in self.tokenizer.encode_batch(texts)]
+    def _tokens(self, ids: NDArray[np.int32]) -> tuple[str, ...]:
+        return tuple(map(self.tokenizer.id_to_token, ids.tolist()))
 
-    def _row_of_ids(self, ids: Sequence[int]) -> Row:
+    def _rows(self, texts: Sequence[str] | Sequence[Sequence[int]]) -> list[Row]:
+        inputs: list[Any] = list(texts)
+        as_ids = bool(inputs) and not isinstance(inputs[0], str)
+        encoded = list(map(self._encoded_ids, inputs)) if as_ids else self.tokenizer.encode_batch(inputs)
+        return [self.tokenizer.frame(one, max_length=self.max_length) for one in encoded]
+
+    def _encoded_ids(self, ids: Sequence[int]) -> Encoded:
+        count, size = len(ids), self.tokenizer.vocab_size
         for number in ids:
-            if not 0 <= number < self.tokenizer.vocab_size:
-                raise BertsmithError(
-                    f"token id {number} is outside the vocabulary of {self.tokenizer.vocab_size} tokens"
-                )
-        count = len(ids)
-        encoded = Encoded(np.array(ids, np.int32), np.zeros((count, 2), np.int32), np.arange(count, dtype=np.int32))
-        return self.tokenizer.frame(encoded, max_length=self.max_length)
+            if not 0 <= number < size:
+                raise BertsmithError(f"token id {number} is outside the vocabulary of {size} tokens")
+        return Encoded(np.array(ids, np.int32), np.zeros((count, 2), np.int32), np.arange(count, dtype=np.int32))
 
 
 def _truncated(rows: Sequence[Row]) -> tuple[int, ...]:

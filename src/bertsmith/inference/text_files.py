@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -18,13 +17,11 @@ from numpy.typing import NDArray
 
 from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.inference.encoder_outputs import Combine, Pooling
 from bertsmith.inference.predictor import Predictor
 from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
 
 CHUNK = 256  # texts embedded at a time
-FORMATS = (".npy", ".jsonl", ".parquet")
 
 
 def read_texts(path: str, reading: ReadOptions, *, limit: int | None = None) -> list[str]:
@@ -48,16 +45,6 @@ def read_text(source: str) -> str:
         raise DataError(f"{source} cannot be read: {error.strerror}") from error
 
 
-@dataclass(frozen=True)
-class EmbeddingOptions:
-    """See `Predictor.embed`."""
-
-    pooling: str | None = None
-    layers: tuple[int, ...] = (-1,)
-    combine: str = "mean"
-    normalize: bool | None = None
-
-
 def parse_layers(text: str) -> tuple[int, ...]:
     """`-4,-3,-2,-1` as numbers."""
     try:
@@ -71,66 +58,57 @@ def embed_source(
     source: str,
     output: Path | None,
     *,
-    options: EmbeddingOptions,
+    options: Mapping[str, Any],
     reading: ReadOptions,
     limit: int | None = None,
     device: str = "auto",
     quiet: bool = False,
+    **opening: Any,
 ) -> dict[str, Any]:
-    """Embeds a text, or the texts of a file, into `output`, or into the result without an output."""
+    """Embeds a text, or the texts of a file, into `output`, or into the result without an output.
+
+    `options`: `pooling`, `layers`, `combine` and `normalize` of `Predictor.embed`; `opening`: keywords of `open_model`.
+    """
     if output is not None and output.suffix not in FORMATS:
         raise BertsmithError(f"{output} has an unknown file type: choose {', '.join(FORMATS)}")
     if output is not None and output.exists():
         raise BertsmithError(f"{output} already exists: choose another -o, or remove it first")
     texts = read_texts(source, reading, limit=limit) if os.path.isfile(source) else [source]
-    chunks = _EmbeddingChunks(Predictor.open(model, device=device), texts, options, quiet=quiet)
+    chunks = _EmbeddingChunks(Predictor.open(model, device=device, **opening), texts, options, quiet=quiet)
     result: dict[str, Any] = {"texts": len(texts)}
     if output is None:
         result["vectors"] = np.concatenate(list(chunks)).tolist()
     else:
-        Disk().write_file(output, _encode(output.suffix, texts, chunks))
+        Disk().write_file(output, FORMATS[output.suffix](texts, chunks))
         result["output"] = str(output)
-    return result | {"width": chunks.width, "truncated": len(chunks.truncated)}
+    return result | {"width": chunks.width, "truncated": chunks.truncated}
 
 
 class _EmbeddingChunks:
     """Embeddings of texts, one chunk at a time [texts, D], with a progress bar."""
 
-    def __init__(self, predictor: Predictor, texts: Sequence[str], options: EmbeddingOptions, *, quiet: bool) -> None:
+    def __init__(self, predictor: Predictor, texts: Sequence[str], options: Mapping[str, Any], *, quiet: bool) -> None:
         self.predictor, self.texts, self.options, self.quiet = predictor, texts, options, quiet
-        self.truncated: list[int] = []
-        pooling = options.pooling or predictor.sentence_settings.pooling
-        concatenated = options.combine == "concat" and pooling != "pooled"
-        self.width = predictor.model.encoder.width * (len(options.layers) if concatenated else 1)
+        self.truncated = 0
+        pooling = options["pooling"] or predictor.sentence_settings.pooling
+        concatenated = options["combine"] == "concat" and pooling != "pooled"
+        self.width = predictor.model.encoder.width * (len(options["layers"]) if concatenated else 1)
 
     def __iter__(self) -> Iterator[NDArray[np.float32]]:
-        options = self.options
         with Progress("embedding", total=sum(map(len, self.texts)), quiet=self.quiet) as progress:
             characters = 0
             for start in range(0, len(self.texts), CHUNK):
                 texts = self.texts[start : start + CHUNK]
-                embeddings = self.predictor.embed(
-                    texts,
-                    pooling=cast(Pooling | None, options.pooling),
-                    layers=options.layers,
-                    combine=cast(Combine, options.combine),
-                    normalize=options.normalize,
-                )
-                self.truncated += [start + index for index in embeddings.truncated]
+                embeddings = self.predictor.embed(texts, **self.options)
+                self.truncated += len(embeddings.truncated)
                 characters += sum(map(len, texts))
                 progress.update(characters, texts=start + len(texts))
                 yield embeddings.vectors
 
 
-def _encode(suffix: str, texts: Sequence[str], chunks: _EmbeddingChunks) -> Iterable[bytes]:
-    if suffix == ".npy":
-        return _encode_npy(len(texts), chunks)
-    return _encode_jsonl(texts, chunks) if suffix == ".jsonl" else _encode_parquet(texts, chunks)
-
-
-def _encode_npy(count: int, chunks: _EmbeddingChunks) -> Iterator[bytes]:
+def _encode_npy(texts: Sequence[str], chunks: _EmbeddingChunks) -> Iterator[bytes]:
     header = io.BytesIO()
-    array = {"descr": "<f4", "fortran_order": False, "shape": (count, chunks.width)}
+    array = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), chunks.width)}
     np.lib.format.write_array_header_1_0(header, array)
     yield header.getvalue()
     for vectors in chunks:
@@ -159,3 +137,6 @@ def _encode_parquet(texts: Sequence[str], chunks: _EmbeddingChunks) -> Iterator[
             buffer.seek(0)
             buffer.truncate()
     yield buffer.getvalue()
+
+
+FORMATS = {".npy": _encode_npy, ".jsonl": _encode_jsonl, ".parquet": _encode_parquet}

@@ -22,7 +22,8 @@ def read_tokenizer(folder: Path, rows: int, *, lowercase: bool | None = None) ->
     """The tokenizer of an untrusted folder, for a token table of `rows`; `lowercase`: not as the folder declares."""
     present = [name for name in (*JSON_FILES, *OTHER_FILES) if exists(folder, name)]
     if not present:
-        raise DataError(f"{folder} has no tokenizer: expected {JSON_FILES[0]} or {OTHER_FILES[0]}")
+        expected = f"expected {JSON_FILES[0]} or {OTHER_FILES[0]}"
+        raise DataError(f"{folder} has no tokenizer: {expected}, or name its folder with --tokenizer DIR")
     for name in present:
         with UntrustedFile(folder, name, most=MOST_BYTES) as file:
             data = file.read(0, file.size)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import reduce
 from operator import add
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from bertsmith.encoders.encoder import Encoder, EncoderConfig
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn.fp8 import enable_fp8
+from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.objective import BuildContext, Objective, ObjectiveConfig, Pipeline
 from bertsmith.types import Batch, Encoding, Loss, Vocabulary
 
@@ -122,6 +124,23 @@ class Model(nn.Module):
     def with_encoder(self, encoder: Encoder) -> Model:
         """The same heads, shared with this model, on another encoder of the same width and layers."""
         return Model(encoder, self._each())
+
+    def auxiliary_models(self) -> dict[str, Model]:
+        """The models that objectives train beside the encoder, such as a generator, by name; they share weights.
+
+        Empty where the encoder's embeddings cannot have another width than its blocks.
+        """
+        config = getattr(self.encoder, "config", None)
+        if not getattr(config, "projects_embeddings", False):
+            return {}
+        state, models = self.encoder.state_dict(), dict[str, Model]()
+        shared = {name: state[name] for name in state if name.startswith("embeddings.") and ".project." not in name}
+        for name, part in ((name, part) for head in self._each() for name, part in head.auxiliary_models().items()):
+            with on_meta_device():
+                encoder: Encoder = replace(cast(Any, config), **part.encoder_changes).build()
+            encoder.load_state_dict({**shared, **part.weights}, assign=True)
+            models[name] = Model(encoder, [part.head]).train(self.training)
+        return models
 
     def _each(self) -> list[Objective]:
         return cast(list[Objective], list(self.objectives.values()))

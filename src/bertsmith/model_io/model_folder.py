@@ -81,6 +81,9 @@ def _exchange(aside: Path, final: Path, retired: Path, disk: Disk) -> None:
 def open_model(
     folder: str | Path,
     *,
+    head: str | None = None,
+    ignore_heads: bool = False,
+    tokenizer: str | Path | None = None,
     objectives: Iterable[str | ObjectiveConfig] | None = None,
     new_heads: Iterable[str | ObjectiveConfig] = (),
     seed: int = 0,
@@ -89,11 +92,20 @@ def open_model(
 ) -> tuple[Model, Tokenizer, FolderFacts]:
     """The model and tokenizer of a native or transformers folder, on the CPU, in evaluation mode.
 
+    `head`: the only head to load; `ignore_heads`: none. `tokenizer`: the folder of the tokenizer, where it is another.
     `objectives`: which heads to load, by name or with settings; None: all. `new_heads`: heads with new weights,
     whatever the folder has. `seed`: of the corruption of batches. `lowercase`: instead of the tokenizer's setting.
     """
-    options: dict[str, Any] = {"objectives": objectives, "new_heads": new_heads, "seed": seed, "dtype": dtype}
-    return _opened(Path(folder), lowercase=lowercase, **options)
+    objectives = chosen_heads(head, ignore_heads) if objectives is None else objectives
+    options: dict[str, Any] = {"objectives": objectives, "new_heads": new_heads, "lowercase": lowercase}
+    return _opened(Path(folder), tokenizer, **options, seed=seed, dtype=dtype)
+
+
+def chosen_heads(head: str | None, ignore_heads: bool) -> list[str] | None:
+    """The heads to load; None: all."""
+    if head and ignore_heads:
+        raise BertsmithError(f"--head {head} and --ignore-heads exclude each other")
+    return [head] if head else [] if ignore_heads else None
 
 
 def open_for(
@@ -101,6 +113,7 @@ def open_for(
     objectives: Iterable[ObjectiveConfig],
     *,
     keep: Iterable[str | ObjectiveConfig] = (),
+    tokenizer: str | Path | None = None,
     dropout: float | None = None,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
@@ -116,20 +129,23 @@ def open_for(
     options: dict[str, Any] = {"objectives": keep, "new_heads": wanted, "keep_pooler": False, "dropout": dropout}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return _opened(Path(folder), **options, seed=seed, dtype=dtype)
+        return _opened(Path(folder), tokenizer, **options, seed=seed, dtype=dtype)
 
 
 def _name(objective: str | ObjectiveConfig) -> str:
     return objective if isinstance(objective, str) else name_of(objective)
 
 
-def _opened(folder: Path, *, lowercase: bool | None = None, **options: Any) -> tuple[Model, Tokenizer, FolderFacts]:
+def _opened(
+    folder: Path, words: str | Path | None, *, lowercase: bool | None = None, **options: Any
+) -> tuple[Model, Tokenizer, FolderFacts]:
+    """`words`: the folder of the tokenizer, where it is another."""
     _expect_model_folder(folder)
     notes = verify_checksums(folder, editable=frozenset({CARD}))
     reader = ConfigReader.open(folder, CONFIG)
     with WeightFiles.of(folder) as weights:
         loader = Loader(weights, reader, notes=list(notes or ()))
-        tokenizer = read_tokenizer(folder, loader.vocab_size(), lowercase=lowercase)
+        tokenizer = read_tokenizer(Path(words or folder), loader.vocab_size(), lowercase=lowercase)
         model = loader.build(tokenizer, **options)
     facts = FolderFacts(folder, loader.architectures, notes is not None, parameter_count(model), tuple(loader.notes))
     return model, fitted(tokenizer, model.encoder.max_positions), facts

@@ -107,11 +107,10 @@ def context_for_kernel(
     equal_length_runs: tuple[tuple[int, int], ...] = (),
 ) -> AttentionContext:
     """The context of a batch with these `document_ids` [B, L], for a given kernel."""
-    mask = None
+    mask = sequence_bounds = None
     if kernel in ("masked", "eager"):
         same_BLL = document_ids[:, :, None] == document_ids[:, None, :]
         mask = (same_BLL.tril() if causal else same_BLL).unsqueeze(1)
-    sequence_bounds = None
     if kernel == "triton":
         index_T = torch.arange(document_ids.numel(), dtype=cu_seqlens.dtype, device=cu_seqlens.device)
         sequence_T = torch.searchsorted(cu_seqlens, index_T, right=True)

@@ -109,8 +109,7 @@ def time_fp8(
             enable_fp8(blocks)
 
         def forward(x_TD: Tensor, run: Any = blocks[0]) -> Tensor:
-            out_TD: Tensor = materialize(run(x_TD, context)[0])
-            return out_TD
+            return materialize(run(x_TD, context)[0])
 
         run = torch.compile(forward, dynamic=False, fullgraph=True) if compiles else forward
 

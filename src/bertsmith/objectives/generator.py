@@ -19,7 +19,7 @@ from bertsmith.nn import counter_random
 from bertsmith.nn.attention import AttentionShape, make_attention_context
 from bertsmith.nn.transformer import make_block
 from bertsmith.objectives import masked_lm
-from bertsmith.objectives.objective import BuildContext, Embed, Objective, at_least_float32
+from bertsmith.objectives.objective import AuxiliaryModel, BuildContext, Embed, Objective, at_least_float32
 from bertsmith.types import Batch, Encoding, Loss
 
 GENERATOR_TERM = "masked_lm"  # the generator's loss term, and the key of its labels and indices
@@ -104,11 +104,8 @@ class Generator(nn.Module):
         ids_T = scatter_where(batch.input_ids.flatten(), index_R, used_R, sampled_R)
         unchanged_T = torch.zeros_like(ids_T, dtype=torch.bool)
         changed_T = scatter_where(unchanged_T, index_R, used_R & (sampled_R != original_R), torch.ones_like(used_R))
-        return (
-            batch.replace(input_ids=ids_T.view_as(batch.input_ids)),
-            changed_T,
-            self.masked_lm.loss_from_logits(logits_RV, batch),
-        )
+        filled = batch.replace(input_ids=ids_T.view_as(batch.input_ids))
+        return filled, changed_T, self.masked_lm.loss_from_logits(logits_RV, batch)
 
 
 class GeneratorObjective(Objective):
@@ -137,6 +134,15 @@ class GeneratorObjective(Objective):
     def per_token_modules(self) -> list[nn.Module]:
         """The generator without its head."""
         return [] if self.generator is None else [self.generator.project, self.generator.blocks]
+
+    def auxiliary_models(self) -> dict[str, AuxiliaryModel]:
+        """The generator, as a masked language model."""
+        if (generator := self.generator) is None:
+            return {}
+        sizes = {"width": generator.width, "heads": generator.heads, "feed_forward": generator.inner}
+        weights = {f"embeddings.project.{name}": value for name, value in generator.project.state_dict().items()}
+        weights |= {f"blocks.{name}": value for name, value in generator.blocks.state_dict().items()}
+        return {"generator": AuxiliaryModel({**sizes, "pooler": False}, weights, generator.masked_lm)}
 
     def required_generator(self) -> Generator:
         """The generator; an error where the objective has none and cannot be trained."""

@@ -123,12 +123,10 @@ class MaskedLM(LanguageModelHead):
             wanted_S = (length_S.double() * self.config.mask_probability).round().long().clamp(min=1).minimum(units_S)
         else:
             # probability * units, rounded up or down at random so that the expected share is exact
-            drawn_S = counter_random.random_bits(
-                self.keys["count"], batch.epoch, sequences.of_each(batch.sample_ids.flatten())
-            )
-            wanted_S = (
-                units_S * counter_random.threshold(self.config.mask_probability) + drawn_S
-            ) >> counter_random.BITS
+            sample_S = sequences.of_each(batch.sample_ids.flatten())
+            drawn_S = counter_random.random_bits(self.keys["count"], batch.epoch, sample_S)
+            probability = counter_random.threshold(self.config.mask_probability)
+            wanted_S = (units_S * probability + drawn_S) >> counter_random.BITS
         chosen_T = choose_units(sequences, unit_T, self._draw("choice", batch), wanted_S)
         return chosen_T if self.config.units == "tokens" else unit_tokens(unit_T, chosen_T, candidate_T)
 

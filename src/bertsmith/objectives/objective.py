@@ -54,6 +54,15 @@ class LabelledRows(SelectedRows, Protocol):
     def target(self) -> Any: ...
 
 
+@dataclass(frozen=True)
+class AuxiliaryModel:
+    """A model that an objective trains beside its encoder: an encoder that shares the embeddings, and a head."""
+
+    encoder_changes: Mapping[str, Any]  # settings of its encoder that differ from the settings of the shared one
+    weights: Mapping[str, Tensor]  # of its encoder, without the shared embeddings
+    head: Objective
+
+
 class Objective(nn.Module):
     """A head over an encoder. Q predictions in a batch, K classes, V rows of the token table, E its width, D width."""
 
@@ -109,6 +118,10 @@ class Objective(nn.Module):
     def per_token_modules(self) -> list[nn.Module]:
         """Its modules that every token passes through, whether it has a label or not."""
         return []
+
+    def auxiliary_models(self) -> dict[str, AuxiliaryModel]:
+        """The models that it trains beside the encoder, by name; they are saved in folders of that name."""
+        return {}
 
     def chance_accuracy(self, counts: Mapping[str, float]) -> float | None:
         """The accuracy of always predicting the same class, where it follows from the counts per token."""

@@ -16,13 +16,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn.activations import get_activation
-from bertsmith.objectives.generator import (
-    GENERATOR_TERM,
-    Generator,
-    GeneratorConfig,
-    GeneratorObjective,
-    scatter_where,
-)
+from bertsmith.objectives.generator import GENERATOR_TERM, Generator, GeneratorConfig, GeneratorObjective, scatter_where
 from bertsmith.objectives.objective import BuildContext, Embed
 from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from bertsmith.data.packing import full_sentences
 from bertsmith.encoders import modern
@@ -15,17 +16,13 @@ VOCABULARY = 50_368  # replaced by that of the run's tokenizer
 LENGTH = 1024
 LEARNING_RATE = 8e-4
 WEIGHT_DECAY = 1e-5  # per step at the highest learning rate; the paper does not scale it by the learning rate (A.3)
-SIZES = {
-    "small": "4 layers of width 512",
-    "base": "22 layers of width 768",
-}
 
 
 def sized(size: str) -> Recipe:
-    """The recipe of one of the `SIZES`."""
+    """The recipe of one size of the encoder; `find` names it."""
     encoder = modern.Config.size(size, vocab_size=VOCABULARY)
     return Recipe(
-        name=f"modern/{size}",
+        name="modern",
         encoder=replace(encoder, max_positions=LENGTH, depth_scaled=True),
         objectives={"masked_lm": masked_lm.Config(mask_probability=0.3)},
         packing=full_sentences.Config(),
@@ -40,3 +37,9 @@ def sized(size: str) -> Recipe:
         batch_size=4608,
         micro_batch_size=32,
     )
+
+
+RECIPES = {
+    "small": ("4 layers of width 512.", partial(sized, "small")),
+    "base": ("22 layers of width 768.", partial(sized, "base")),
+}

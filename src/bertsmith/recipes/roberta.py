@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
-from bertsmith.data.packing import full_sentences as running_text
-from bertsmith.data.packing import pairs
+from bertsmith.data.packing import full_sentences, pairs
 from bertsmith.encoders import roberta
 from bertsmith.objectives import masked_lm, next_sentence
 from bertsmith.training.forward_backward import ComputeConfig
@@ -14,49 +13,17 @@ from bertsmith.training.optimizers import adamw
 from bertsmith.training.recipe import Recipe
 
 VOCABULARY = 50_265  # replaced by that of the run's tokenizer
-LENGTH = 512  # from the first step on
-SIZES = {
-    "tiny": "2 layers of width 128",
-    "mini": "4 layers of width 256",
-    "small": "4 layers of width 512",
-    "medium": "8 layers of width 512",
-    "base": "12 layers of width 768",
-}
-
-
-def large() -> Recipe:
-    """24 layers of width 1024."""
-    return sized("large", learning_rate=4e-4, warmup=30_000)
-
-
-def segment_pair() -> Recipe:
-    """Base: two segments of several sentences, and next-sentence prediction (P-RoBERTa Table 2)."""
-    return _paired("segment_pair", pairs.Config())
-
-
-def sentence_pair() -> Recipe:
-    """Base: two natural sentences, and next-sentence prediction (P-RoBERTa Table 2)."""
-    return _paired("sentence_pair", pairs.Config(single_sentences=True))
-
-
-def full_sentences() -> Recipe:
-    """Base: running text across documents (P-RoBERTa Table 2)."""
-    return _formatted("full_sentences", running_text.Config())
-
-
-def doc_sentences() -> Recipe:
-    """Base: running text within documents (P-RoBERTa Table 2)."""
-    return _formatted("doc_sentences", running_text.Config(across_documents=False))
+STEPS = 1_000_000  # in which the four formats are compared, with batch size 256
 
 
 def sized(size: str, *, learning_rate: float = 6e-4, warmup: int = 24_000) -> Recipe:
-    """The recipe of one of the `SIZES`."""
+    """The recipe of one size of the encoder; `find` names it."""
     return Recipe(
-        name=f"roberta/{size}",
+        name="roberta",
         encoder=roberta.Config.size(size, vocab_size=VOCABULARY),
         objectives={"masked_lm": masked_lm.Config()},
-        packing=running_text.Config(),
-        max_length=LENGTH,
+        packing=full_sentences.Config(),
+        max_length=512,  # from the first step on
         optimizer=adamw.Config(betas=(0.9, 0.98), epsilon=1e-6, weight_decay=0.01),
         steps=500_000,
         learning_rate=learning_rate,
@@ -67,21 +34,40 @@ def sized(size: str, *, learning_rate: float = 6e-4, warmup: int = 24_000) -> Re
     )
 
 
-def _formatted(name: str, packing: Any) -> Recipe:
-    """All four formats are compared over a million steps with batch size 256."""
-    recipe = sized("base")
-    return replace(
-        recipe,
-        name=f"roberta/{name}",
-        packing=packing,
-        steps=1_000_000,
-        learning_rate=1e-4,
-        warmup=10_000 / 1_000_000,
-        batch_size=256,
-    )
+def running_text(*, across_documents: bool) -> Recipe:
+    packing = full_sentences.Config(across_documents=across_documents)
+    recipe = replace(sized("base"), packing=packing, steps=STEPS, batch_size=256)
+    return replace(recipe, learning_rate=1e-4, warmup=10_000 / STEPS)
 
 
-def _paired(name: str, packing: Any) -> Recipe:
-    recipe = _formatted(name, packing)
+def paired(*, single_sentences: bool) -> Recipe:
+    """With next-sentence prediction."""
+    recipe, packing = running_text(across_documents=True), pairs.Config(single_sentences=single_sentences)
     objectives = {**recipe.objectives, "next_sentence": next_sentence.Config()}
-    return replace(recipe, encoder=replace(recipe.encoder, pooler=True), objectives=objectives)
+    return replace(recipe, encoder=replace(recipe.encoder, pooler=True), objectives=objectives, packing=packing)
+
+
+RECIPES = {
+    "tiny": ("2 layers of width 128.", partial(sized, "tiny")),
+    "mini": ("4 layers of width 256.", partial(sized, "mini")),
+    "small": ("4 layers of width 512.", partial(sized, "small")),
+    "medium": ("8 layers of width 512.", partial(sized, "medium")),
+    "base": ("12 layers of width 768.", partial(sized, "base")),
+    "doc_sentences": (
+        "Base: running text within documents (P-RoBERTa Table 2).",
+        partial(running_text, across_documents=False),
+    ),
+    "full_sentences": (
+        "Base: running text across documents (P-RoBERTa Table 2).",
+        partial(running_text, across_documents=True),
+    ),
+    "large": ("24 layers of width 1024.", partial(sized, "large", learning_rate=4e-4, warmup=30_000)),
+    "segment_pair": (
+        "Base: two segments of several sentences, and next-sentence prediction (P-RoBERTa Table 2).",
+        partial(paired, single_sentences=False),
+    ),
+    "sentence_pair": (
+        "Base: two natural sentences, and next-sentence prediction (P-RoBERTa Table 2).",
+        partial(paired, single_sentences=True),
+    ),
+}

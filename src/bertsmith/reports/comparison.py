@@ -16,8 +16,7 @@ def read_runs(folders: Iterable[str | Path]) -> list[RunHistory]:
     """The runs in or below these folders, with unique names."""
     paths: dict[Path, Path] = {}
     for folder in folders:
-        below = find_runs(folder)
-        if not below:
+        if not (below := find_runs(folder)):
             raise BertsmithError(f"no run in {folder} or below it")
         paths |= {path.resolve(): path for path in below}
     return with_unique_names([read_run(path) for path in paths.values()])

@@ -60,9 +60,8 @@ class EventReader:
         self._blocks: list[dict[str, Column]] = []
         self._offset = self._lines = 0
 
-    def read(self) -> bool:
-        """Reads what was appended since the last call; returns whether there was anything."""
-        before = self._offset
+    def read(self) -> None:
+        """Reads what was appended since the last call."""
         try:
             with open(self.path, "rb") as file:
                 if os.fstat(file.fileno()).st_size < self._offset:
@@ -79,7 +78,6 @@ class EventReader:
             pass  # the run has not logged anything yet
         except OSError as error:
             raise StorageError(f"{error.strerror}: reading {self.path}") from error
-        return self._offset > before
 
     def steps(self) -> dict[str, Column]:
         """All step events in log order, by key, with their line numbers under "line"; nan where a key is missing."""
@@ -110,18 +108,13 @@ class EventReader:
         if block is not None:
             rest = np.setdiff1d(np.arange(len(lines)), numeric, assume_unique=True).tolist()
             self._blocks.append(block | {"line": np.array(numeric, dtype=np.float64) + first})
-        steps, step_lines = [], []
+        steps: list[Event] = []
         for index in rest:
-            event = self._parse_event(lines[index], index + first)
-            if event["kind"] == "step":
-                steps.append(event)
-                step_lines.append(index + first)
-            else:
-                self.other_events.append(event | {"line": index + first})
+            event = self._parse_event(lines[index], index + first) | {"line": index + first}
+            (steps if event["kind"] == "step" else self.other_events).append(event)
         if steps:
-            names = dict.fromkeys(name for event in steps for name in event if name not in NOT_COLUMNS)
-            columns = {name: np.array([as_number(event.get(name)) for event in steps]) for name in names}
-            self._blocks.append(columns | {"line": np.array(step_lines, dtype=np.float64)})
+            names = dict.fromkeys(name for event in steps for name in event if name != "kind")
+            self._blocks.append({name: np.array([as_number(event.get(name)) for event in steps]) for name in names})
         self._lines += len(lines)
 
     def _parse_event(self, line: bytes, number: int) -> Event:

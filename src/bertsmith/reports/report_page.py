@@ -131,9 +131,8 @@ def _head(run: RunHistory, *, short: bool) -> str:
     """Name, state and figures of a run; fewer figures where a table of scores follows."""
     facts = {name: value for name, value in run_summary.headline(run).items() if not short or name in SHORT_HEADLINE}
     notes = "".join(f"<li>{escape(note)}</li>" for note in run.notes)
-    started = ""
-    if run.started is not None:
-        started = f" · started {datetime.fromtimestamp(run.started, UTC):%Y-%m-%d %H:%M} UTC"
+    date = None if run.started is None else datetime.fromtimestamp(run.started, UTC)
+    started = f" · started {date:%Y-%m-%d %H:%M} UTC" if date else ""
     return (
         f'<section class="run"><h2>{escape(run.name)} <span class="state {run.state}">{run.state}</span></h2>'
         f'<p class="faint">{escape(run.recipe_name)}{started}</p>{figures(facts)}'
@@ -143,10 +142,8 @@ def _head(run: RunHistory, *, short: bool) -> str:
 
 def _data(run: RunHistory) -> str:
     """The run's tokenizer, shards and share of padding."""
-    named = {
-        label: run.facts[fact] for label, fact in (("tokenizer", "tokenizer"), ("shards", "data")) if fact in run.facts
-    }
-    items = [f"{label} <code>{escape(str(value)[:16])}</code>" for label, value in named.items()]
+    labels = {"tokenizer": "tokenizer", "data": "shards"}.items()
+    items = [f"{label} <code>{escape(str(run.facts[key])[:16])}</code>" for key, label in labels if key in run.facts]
     if isinstance(run.facts.get("padding"), int | float):
         items.append(f"padding {run.facts['padding']:.1%}")
     return f'<p class="faint">Data: {" · ".join(items)}</p>' if items else ""

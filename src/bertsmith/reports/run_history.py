@@ -96,8 +96,7 @@ class RunHistory:
         verbs = {"start": "started at", "restart": "resumed from"}
         starts = [mark for mark in self.marks if mark.kind in verbs]
         notes = [f"{verbs[mark.kind]} step {mark.step:,}" + (f": {mark.text}" if mark.text else "") for mark in starts]
-        skipped = [mark.step for mark in self.marks if mark.kind == "skipped"]
-        if skipped:
+        if skipped := [mark.step for mark in self.marks if mark.kind == "skipped"]:
             steps = ", ".join(f"{step:,}" for step in skipped[:5]) + (", …" if len(skipped) > 5 else "")
             count = f"{len(skipped):,} update{'s' if len(skipped) > 1 else ''}"
             notes.append(f"skipped {count} because a loss or gradient was not finite: step {steps}")
@@ -206,7 +205,7 @@ def _history(folder: Path, reader: EventReader, *, locked: bool) -> RunHistory:
         speed = steps["tokens"] / np.where(steps["seconds"] > 0, steps["seconds"], np.nan)
         curves["tokens_per_second"] = Curve(numbers, speed)
     recipe, checkpoint = _recipe(folder / RECIPE), _newest_checkpoint(folder)
-    planned, (started, updated) = recipe.get("steps"), reader.time_span()
+    planned, tokens, (started, updated) = recipe.get("steps"), finish.get("tokens"), reader.time_span()
     return RunHistory(
         folder=folder,
         name=folder.resolve().name,
@@ -214,7 +213,7 @@ def _history(folder: Path, reader: EventReader, *, locked: bool) -> RunHistory:
         state=_state(folder, locked=locked, finish=finish, reached=reached, saved=saved),
         steps=reached,
         planned_steps=planned if isinstance(planned, int) and not recipe.get("minutes") else None,
-        tokens=_integer(finish.get("tokens"), default=int(_sum(steps, "tokens"))),
+        tokens=int(tokens if isinstance(tokens, int | float) and np.isfinite(tokens) else _sum(steps, "tokens")),
         seconds=_sum(steps, "seconds"),
         tokens_per_second=float(np.nanmedian(speed)) if np.isfinite(speed).any() else np.nan,
         started=started,
@@ -253,10 +252,6 @@ def _state(folder: Path, *, locked: bool, finish: Event, reached: int, saved: Se
 
 def _sum(steps: Mapping[str, Column], name: str) -> float:
     return float(np.nansum(steps[name])) if name in steps else 0.0
-
-
-def _integer(value: Any, *, default: int) -> int:
-    return int(value) if isinstance(value, int | float) and np.isfinite(value) else default
 
 
 def _newest_checkpoint(folder: Path) -> int | None:

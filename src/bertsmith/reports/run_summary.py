@@ -97,8 +97,7 @@ def headline(run: RunHistory) -> dict[str, str]:
     }
     if math.isfinite(run.tokens_per_second):
         figures["tokens/s"] = f"{run.tokens_per_second:,.0f}"
-    utilization = mfu(run)
-    if utilization is not None:
+    if (utilization := mfu(run)) is not None:
         figures["MFU"] = f"{utilization:.1%}"
     if math.isfinite(run.held_out_result):
         metric = run.main_metric.removeprefix(SCORE_PREFIX).replace("_", " ")
@@ -106,13 +105,11 @@ def headline(run: RunHistory) -> dict[str, str]:
     if run.best:
         figures["best"] = f"{run.best[1]:.3f} at step {run.best[0]:,}"
     for name, curve in run.held_out.items():
-        value = perplexity(name, curve.last)
-        if value is not None:
+        if (value := perplexity(name, curve.last)) is not None:
             figures[f"perplexity, {name.removeprefix(LOSS_PREFIX).replace('_', ' ')}"] = f"{value:,.1f}"
         if is_fraction(name) and math.isfinite(curve.last):
             figures[f"accuracy, {name.partition('/')[2].replace('_', ' ')}".removesuffix(", ")] = f"{curve.last:.1%}"
-    parameters = run.facts.get("parameters")
-    if isinstance(parameters, int):
+    if isinstance(parameters := run.facts.get("parameters"), int):
         figures["parameters"] = number(float(f"{parameters:.3g}"))
     if isinstance(run.facts.get("device"), str):
         figures["device"] = run.facts["device"]

@@ -24,15 +24,8 @@ WIDE = 110  # columns from which the recipe list shows all its numbers
 
 def plain_table(*left: str, right: tuple[str, ...] = (), show_header: bool = True, title: str = "") -> Table:
     """A table without lines: left-aligned columns, then right-aligned ones."""
-    grid = Table(
-        title=title or None,
-        title_justify="left",
-        title_style="bold",
-        show_header=show_header,
-        header_style="dim",
-        box=None,
-        pad_edge=False,
-    )
+    grid = Table(box=None, pad_edge=False, header_style="dim", show_header=show_header)
+    grid.title, grid.title_justify, grid.title_style = title or None, "left", "bold"
     for heading in left:
         grid.add_column(Text(heading))
     for heading in right:
@@ -138,20 +131,19 @@ def _coloured(text: str, encoded: Encoded, unknown_id: int) -> Text:
 
 def shard_facts(index: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The size of a shard set."""
-    splits = {name: Shards.open(folder, name) for name in ("train", "held-out")}
-    tokens = sum(split.tokens for split in splits.values())
+    train, held_out = Shards.open(folder, "train"), Shards.open(folder, "held-out")
     size = sum(path.stat().st_size for path in folder.glob("*.shard"))
     return {
         "folder": str(folder),
-        "tokenizer": splits["train"].fingerprint,
-        "documents": splits["train"].documents,
-        "sentences": splits["train"].sentences,
-        "tokens": splits["train"].tokens,
-        "held_out_documents": splits["held-out"].documents,
-        "held_out_tokens": splits["held-out"].tokens,
+        "tokenizer": train.fingerprint,
+        "documents": train.documents,
+        "sentences": train.sentences,
+        "tokens": train.tokens,
+        "held_out_documents": held_out.documents,
+        "held_out_tokens": held_out.tokens,
         **index.get("counts", {}),
-        "tokens_per_sentence": splits["train"].tokens / max(splits["train"].sentences, 1),
-        "bytes_per_token": size / max(tokens, 1),
+        "tokens_per_sentence": train.tokens / max(train.sentences, 1),
+        "bytes_per_token": size / max(train.tokens + held_out.tokens, 1),
         "bytes": size,
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from bertsmith.reports.terminal import console, facts_table, plain_table
@@ -18,7 +17,7 @@ TOKEN_WIDTH = 16
 def fillings(masks: Sequence[Sequence[Mapping[str, Any]]]) -> None:
     """Candidates for each mask."""
     for candidates in masks:
-        rows = _rows()
+        rows = plain_table(show_header=False)
         for one in candidates:
             bar = "▇" * max(round(20 * one["score"]), 1)
             word, sequence = Text(one["token_str"], "bold"), Text(one["sequence"], "dim")
@@ -39,7 +38,7 @@ def embeddings(facts: Mapping[str, Any]) -> None:
 
 
 def predictions(texts: Sequence[str], results: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-    rows = _rows()
+    rows = plain_table(show_header=False)
     for text, result in zip(texts, results, strict=True):
         for one in result:
             score = f"{one['score']:7.2%}" if "label" in one else f"{one['score']:.4g}"
@@ -48,7 +47,7 @@ def predictions(texts: Sequence[str], results: Sequence[Sequence[Mapping[str, An
 
 
 def entities(results: Sequence[Mapping[str, Any]]) -> None:
-    rows = _rows()
+    rows = plain_table(show_header=False)
     for one in results:
         group, offsets = Text(one["entity_group"], "cyan"), Text(f"{one['start']}-{one['end']}", "dim")
         rows.add_row(f"{one['score']:7.2%}", group, Text(_shortened(one["word"]), "bold"), offsets)
@@ -57,7 +56,7 @@ def entities(results: Sequence[Mapping[str, Any]]) -> None:
 
 def answers(passage: str, results: Sequence[Mapping[str, Any]]) -> None:
     """Each answer with the text around it."""
-    rows = _rows()
+    rows = plain_table(show_header=False)
     for one in results:
         start, end = one["start"], one["end"]
         shown = Text("no answer", "italic")
@@ -70,7 +69,7 @@ def answers(passage: str, results: Sequence[Mapping[str, Any]]) -> None:
 
 
 def choices(given: Sequence[str], result: Mapping[str, Any]) -> None:
-    rows = _rows()
+    rows = plain_table(show_header=False)
     for index, (choice, probability) in enumerate(zip(given, result["probabilities"], strict=True)):
         rows.add_row(f"{probability:7.2%}", Text(_shortened(choice), "bold" if index == result["index"] else "dim"))
     console.print(rows)
@@ -79,7 +78,7 @@ def choices(given: Sequence[str], result: Mapping[str, Any]) -> None:
 
 
 def ranking(results: Sequence[Mapping[str, Any]]) -> None:
-    rows = _rows()
+    rows = plain_table(show_header=False)
     for one in results:
         remark = "(truncated)" if one.get("truncated") else _windows(one)
         rows.add_row(f"{one['score']:8.4f}", Text(str(one["index"] + 1), "dim"), Text(_shortened(one["text"])), remark)
@@ -117,10 +116,6 @@ def export(facts: Mapping[str, Any]) -> None:
         console.print(rows)
         console.print()
     facts_table({name: f"{value:.2g}" if name in small else value for name, value in facts.items() if name != "parity"})
-
-
-def _rows() -> Table:
-    return plain_table(show_header=False)
 
 
 def _windows(one: Mapping[str, Any]) -> str:

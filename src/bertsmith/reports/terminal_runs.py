@@ -8,7 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from itertools import accumulate
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -84,8 +85,7 @@ def comparison(runs: Sequence[RunHistory]) -> None:
     else:
         _compared_with_first(names, settings)
     _side_by_side("", names, numbers)
-    losses = [name for name in run_summary.chart_names(runs) if name.startswith("loss")]
-    if losses:
+    if losses := [name for name in run_summary.chart_names(runs) if name.startswith("loss")]:
         console.print(_chart(losses[0], runs, height=16))
 
 
@@ -100,12 +100,9 @@ def coloured(chart: Chart) -> Text:
     """A chart with each series in its colour."""
     text = Text()
     for line, owners in zip(chart.lines, chart.owners, strict=True):
-        start = 0
-        for index in range(1, len(line) + 1):
-            if index == len(line) or owners[index] != owners[start]:
-                owner = owners[start]
-                text.append(line[start:index], "dim" if owner == NO_SERIES else COLOURS[owner % len(COLOURS)])
-                start = index
+        for owner, run in groupby(zip(line, owners, strict=False), key=itemgetter(1)):
+            style = "dim" if owner == NO_SERIES else COLOURS[owner % len(COLOURS)]
+            text.append("".join(character for character, _ in run), style)
         text.append("\n")
     text.right_crop(1)
     return text
@@ -240,16 +237,14 @@ def _evaluation(run: RunHistory) -> Table:
 
 def _column_groups(heading: str, names: Sequence[str], rows: Mapping[str, Sequence[Text]]) -> list[list[int]]:
     """The columns of each table, as many as fit into the terminal."""
-    widths = [
-        max([Text(name).cell_len, *(cells[column].cell_len for cells in rows.values())])
-        for column, name in enumerate(names)
-    ]
-    labels, columns, groups = max(len(label) for label in (heading, *rows)), list(range(len(names))), list[list[int]]()
-    while columns:
-        ends = accumulate((widths[column] + GAP for column in columns), initial=labels)
-        count = max(1, sum(end <= console.width for end in ends) - 1)
-        groups.append(columns[:count])
-        columns = columns[count:]
+    groups, used = list[list[int]](), math.inf
+    for column, name in enumerate(names):
+        width = GAP + max([Text(name).cell_len, *(cells[column].cell_len for cells in rows.values())])
+        if used + width > console.width:
+            groups.append([])
+            used = max(map(len, (heading, *rows)))
+        groups[-1].append(column)
+        used += width
     return groups
 
 

@@ -1,7 +1,4 @@
-"""Curves as text: line charts in braille dots, spark lines, smoothing and thinning.
-
-`chart` returns plain lines; `draw` also returns the series of each character, for colouring.
-"""
+"""Curves as text: line charts in braille dots, spark lines, smoothing and thinning."""
 
 from __future__ import annotations
 
@@ -87,10 +84,8 @@ def spark(values: ArrayLike, *, width: int = 24) -> str:
     if not len(present):
         return " " * len(cuts)
     low, high = present.min(), present.max()
-    if high == low:
-        heights = np.full(len(means), 3)
-    else:
-        heights = np.rint((means - low) / (high - low) * (len(BLOCKS) - 1)).astype(int)
+    share = (means - low) / (high - low) if high > low else np.full(len(means), 0.4)  # a flat line is in the middle
+    heights = np.rint(share * (len(BLOCKS) - 1)).astype(int)
     return "".join(BLOCKS[height] if count else " " for height, count in zip(heights, counts, strict=True))
 
 
@@ -143,11 +138,8 @@ def number(value: float) -> str:
     for unit, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size >= unit * 0.99999999 and (suffix != "k" or size >= 9999):
             return f"{value / unit:.4g}{suffix}"
-    return f"{value:.0e}".replace("e-0", "e-") if size < 0.999e-3 and _one_digit(value) else f"{value:.4g}"
-
-
-def _one_digit(value: float) -> bool:
-    return math.isclose(float(f"{value:.0e}"), value, rel_tol=1e-9)
+    one_digit = math.isclose(float(f"{value:.0e}"), value, rel_tol=1e-9)
+    return f"{value:.0e}".replace("e-0", "e-") if size < 0.999e-3 and one_digit else f"{value:.4g}"
 
 
 def _cleaned(x: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats]:
@@ -157,10 +149,8 @@ def _cleaned(x: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats]:
         raise ValueError(f"a series has {len(xs):,} values of x and {len(ys):,} of y")
     kept = np.isfinite(xs)
     xs, ys = xs[kept], np.where(np.isfinite(ys), ys, np.nan)[kept]
-    if len(xs) > 1 and (np.diff(xs) < 0).any():
-        order = np.argsort(xs, kind="stable")
-        xs, ys = xs[order], ys[order]
-    return xs, ys
+    order = np.argsort(xs, kind="stable")
+    return xs[order], ys[order]
 
 
 def _range(values: Sequence[Floats], *, margin: bool = False) -> tuple[float, float]:

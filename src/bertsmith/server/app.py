@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,8 @@ from bertsmith.config import did_you_mean
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import page, routes_embed, routes_server, routes_text
 from bertsmith.server.errors import RequestError, internal_error
-from bertsmith.server.middleware import Gateway, RouteTable, error_response
-from bertsmith.server.monitoring import Log, Metrics
-from bertsmith.server.request import context_of
+from bertsmith.server.middleware import Gateway, error_response
+from bertsmith.server.monitoring import Log, context_of
 from bertsmith.server.service import Service
 from bertsmith.server.settings import Limits
 
@@ -31,7 +30,7 @@ DESCRIPTION = (
 
 
 def build(
-    models: Sequence[tuple[str, Predictor]],
+    models: Mapping[str, Predictor],
     *,
     limits: Limits | None = None,
     api_key: str | None = None,
@@ -39,26 +38,19 @@ def build(
     log: Log | None = None,
 ) -> Gateway:
     """The ASGI application of a server. Close its `service` at the end."""
-    limits = limits or Limits()
-    app = FastAPI(
-        title="bertsmith",
-        version=__version__,
-        description=DESCRIPTION,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        redirect_slashes=False,
-    )
-    app.state.service = service = Service(models, limits, metrics=Metrics())
+    no_urls: dict[str, Any] = {"docs_url": None, "redoc_url": None, "openapi_url": None, "redirect_slashes": False}
+    app = FastAPI(title="bertsmith", version=__version__, description=DESCRIPTION, **no_urls)
+    app.state.service = service = Service(models, limits or Limits())
     for router in ROUTERS:
         app.include_router(router)
     pages = page.routes(runs=runs)
     app.router.routes += pages
-    table = RouteTable([*(route for router in ROUTERS for route in router.routes), *pages], is_public=_is_public)
-    gateway = Gateway(app, table, limits, service=service, log=log or Log(quiet=True), api_key=api_key)
+    routes = [*(route for router in ROUTERS for route in router.routes), *pages]
+    public = {*routes_server.PUBLIC, *page.PUBLIC}
+    gateway = Gateway(app, routes, service, public=public, log=log or Log(quiet=True), api_key=api_key)
 
     async def on_request_error(request: Request, error: Any) -> Response:
-        return error_response(await gateway.rejections.delay(error), context_of(request))
+        return error_response(await gateway.delay(error), context_of(request))
 
     async def on_invalid_body(request: Request, error: Any) -> Response:
         return error_response(RequestError(422, "validation", _describe(request, error.errors())), context_of(request))
@@ -70,10 +62,6 @@ def build(
     app.add_exception_handler(RequestValidationError, on_invalid_body)
     app.add_exception_handler(Exception, on_internal_error)
     return gateway
-
-
-def _is_public(method: str, path: str) -> bool:
-    return method == "GET" and (path in routes_server.PUBLIC or page.is_public(path))
 
 
 def _describe(request: Request, errors: Sequence[Any]) -> str:

@@ -36,9 +36,8 @@ class RequestError(Exception):
     def body(self, *, openai: bool = False) -> bytes:
         """The error as JSON, in OpenAI's format for its clients."""
         nested = {"message": self.message, "type": self.error_type, "param": None, "code": self.error_type}
-        return json.dumps(
-            {"error": nested if openai else self.message, "error_type": self.error_type}, ensure_ascii=False
-        ).encode()
+        body = {"error": nested if openai else self.message, "error_type": self.error_type}
+        return json.dumps(body, ensure_ascii=False).encode()
 
 
 def over_limit(amount: str, name: str, limit: float) -> RequestError:

@@ -1,35 +1,65 @@
-"""Logs and Prometheus metrics. Neither contains texts, headers or queries of requests."""
+"""The context of a request, and the logs and Prometheus metrics that are made of it.
+
+Neither logs nor metrics contain texts, headers or queries of requests.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import secrets
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from starlette.requests import Request
 
 from bertsmith.inference.engine import BatchStats
-from bertsmith.server.request import RequestContext
 
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SCOPE_KEY = "bertsmith.context"
+
+
+@dataclass
+class RequestContext:
+    """State of a request that middleware, routes, logs and metrics share."""
+
+    method: str
+    route: str = "unknown"  # the route's path template, never the path that was sent
+    model: str | None = None  # from /models/NAME
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    began: float = field(default_factory=time.monotonic)
+    body: bytes = b""
+    json: Any = None  # the parsed body
+    disconnected: asyncio.Event = field(default_factory=asyncio.Event)
+    status: int = 0  # of the response, once it has started
+    tokens: int = 0  # computed for this request
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+
+def context_of(request: Request) -> RequestContext:
+    """The context that the middleware created."""
+    context: RequestContext = request.scope[SCOPE_KEY]
+    return context
 
 
 def to_stderr(line: str) -> None:
     """Writes a line at once; a closed stderr does not stop the server."""
-    try:
+    with suppress(OSError, ValueError):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
-    except (OSError, ValueError):
-        pass
 
 
 class Log:
@@ -42,14 +72,8 @@ class Log:
         """A finished request."""
         if self.quiet:
             return
-        fields = {
-            "method": context.method,
-            "path": context.route,
-            "status": context.status,
-            "ms": round(context.seconds * 1000, 1),
-            "tokens": context.tokens,
-            "id": context.id,
-        }
+        fields: dict[str, Any] = {"method": context.method, "path": context.route, "status": context.status}
+        fields |= {"ms": round(context.seconds * 1000, 1), "tokens": context.tokens, "id": context.id}
         self.event("request", "{method} {path} {status} {ms} ms {tokens} tokens {id}".format(**fields), **fields)
 
     def internal_error(self, context: RequestContext, error: BaseException) -> None:
@@ -57,14 +81,14 @@ class Log:
         frames = traceback.extract_tb(error.__traceback__)
         location = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames[-6:]))
         kind = type(error).__name__
-        text = f"internal error {kind} at {location} {context.id}"
-        self.event("internal_error", text, kind=kind, at=location, id=context.id)
+        fields = {"kind": kind, "at": location, "id": context.id}
+        self.event("internal_error", f"internal error {kind} at {location} {context.id}", **fields)
 
     def event(self, name: str, text: str, **fields: Any) -> None:
         """An event of the server."""
-        now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + "Z"
-        line = json.dumps({"time": now, "event": name, **fields}, ensure_ascii=False) if self.as_json else text
-        self.write(line if self.as_json else f"{now} {line}")
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        event = {"time": now, "event": name, **fields}
+        self.write(json.dumps(event, ensure_ascii=False) if self.as_json else f"{now} {text}")
 
 
 class LibraryLogHandler(logging.Handler):
@@ -86,48 +110,26 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call] # creation times would double the page
         self.registry = CollectorRegistry()
-        self.requests = self._counter("requests", "Finished requests.", "route", "status")
-        self.seconds = self._histogram("request_seconds", "Duration of requests.", SECONDS, "route")
-        self.in_flight = Gauge("bertsmith_in_flight", "Requests in progress.", registry=self.registry)
-        self.rejections = self._counter("rejections", "Requests rejected because of load or slowness.", "reason")
-        self.truncations = self._counter("truncations", "Texts truncated at the client's request.")
-        self.tokens = self._counter("tokens", "Tokens computed, special tokens included.", "route")
-        self.batch_tokens = self._histogram("batch_tokens", "Tokens of a batch.", TOKENS, "model")
-        self.batch_seconds = self._histogram("batch_seconds", "Duration of a batch.", SECONDS, "model")
-
-    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
-        return Counter(f"bertsmith_{name}", help_text, labels, registry=self.registry)
-
-    def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(f"bertsmith_{name}", help_text, labels, registry=self.registry, buckets=buckets)
-
-    def watch_queues(self, queues: Callable[[], Iterable[tuple[str, int]]]) -> None:
-        """Adds the queued tokens of each model, read at every scrape."""
-        self.registry.register(_QueueCollector(queues))
+        options: dict[str, Any] = {"namespace": "bertsmith", "registry": self.registry}
+        by_route, by_model = options | {"labelnames": ["route"]}, options | {"labelnames": ["model"]}
+        self.requests = Counter("requests", "Finished requests.", ["route", "status"], **options)
+        self.seconds = Histogram("request_seconds", "Duration of requests.", buckets=SECONDS, **by_route)
+        self.in_flight = Gauge("in_flight", "Requests in progress.", **options)
+        self.rejections = Counter("rejections", "Requests rejected because of load or slowness.", ["reason"], **options)
+        self.truncations = Counter("truncations", "Texts truncated at the client's request.", **options)
+        self.tokens = Counter("tokens", "Tokens computed, special tokens included.", **by_route)
+        self.batch_tokens = Histogram("batch_tokens", "Tokens of a batch.", buckets=TOKENS, **by_model)
+        self.batch_seconds = Histogram("batch_seconds", "Duration of a batch.", buckets=SECONDS, **by_model)
+        self.queue_tokens = Gauge("queue_tokens", "Tokens waiting for a batch.", **by_model)
 
     def batch(self, model: str, stats: BatchStats) -> None:
         """Counts a batch of a model."""
         self.batch_tokens.labels(model).observe(stats.tokens)
         self.batch_seconds.labels(model).observe(stats.seconds)
 
-    def request(self, route: str, status: int, seconds: float, tokens: int) -> None:
+    def request(self, context: RequestContext) -> None:
         """Counts a finished request."""
-        self.requests.labels(route, str(status)).inc()
-        self.seconds.labels(route).observe(seconds)
-        if tokens:
-            self.tokens.labels(route).inc(tokens)
-
-    def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
-
-
-class _QueueCollector(Collector):
-    def __init__(self, queues: Callable[[], Iterable[tuple[str, int]]]) -> None:
-        self.queues = queues
-
-    def collect(self) -> Iterable[Any]:
-        family = GaugeMetricFamily("bertsmith_queue_tokens", "Tokens waiting for a batch.", labels=["model"])
-        for model, tokens in self.queues():
-            family.add_metric([model], tokens)
-        yield family
+        self.requests.labels(context.route, str(context.status)).inc()
+        self.seconds.labels(context.route).observe(context.seconds)
+        if context.tokens:
+            self.tokens.labels(context.route).inc(context.tokens)

@@ -12,7 +12,6 @@ import math
 import os
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
@@ -38,6 +37,7 @@ PANELS = {
     "training": "Training",
     "evaluation": "Evaluation",
 }
+PUBLIC = ("/", *(f"/{name}" for name in PANELS), "/assets/{name}")  # need no API key: pages and assets, never data
 PANEL_STYLES = {"training": "report.css", "evaluation": "evaluation.css"}
 ASSET_PACKAGES = ("bertsmith.server", "bertsmith.reports", "bertsmith.evaluation")
 MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -54,32 +54,17 @@ NO_RUNS = "this server shows no runs: start it with --runs FOLDER"
 MAX_DEPTH = 6  # of folders that are searched for evaluations
 MAX_READERS = 16  # logs kept in memory, so that an update reads only new lines
 MAX_RUNS = 10  # in one chart
-RUN_KEYS = (
-    "recipe",
-    "state",
-    "steps",
-    "planned_steps",
-    "tokens",
-    "seconds",
-    "best",
-    "best_step",
-    "started",
-    "updated",
-)
+RUN_KEYS = ("recipe", "state", "steps", "planned_steps", "tokens", "seconds", "best", "best_step", "started", "updated")
 
 Endpoint = Callable[[Request], Response]
-
-
-def is_public(path: str) -> bool:
-    """Whether a GET of this path needs no API key: pages and assets, never data."""
-    return path == "/" or path.removeprefix("/") in PANELS or path.startswith("/assets/")
+Summaries = dict[str, tuple[object, dict[str, Any]]]  # state of the files and summary, by name
 
 
 def routes(*, runs: Path | None) -> list[Route]:
     """The routes of the page; `runs` is the folder that is searched for runs and evaluations."""
     records = Records(runs) if runs is not None else None
     pages = [Route("/", lambda request: RedirectResponse("playground", 307, HEADERS), methods=["GET"])]
-    pages += [Route(f"/{name}", _static(_panel(name), "text/html"), methods=["GET"], name=name) for name in PANELS]
+    pages += [Route(f"/{name}", _panel(name), methods=["GET"], name=name) for name in PANELS]
     pages.append(Route("/assets/{name}", _assets(), methods=["GET"]))
     data: dict[str, Callable[[Records, Request], Any]] = {
         "/runs": lambda records, request: records.runs(),
@@ -92,7 +77,7 @@ def routes(*, runs: Path | None) -> list[Route]:
     return pages + [Route(path, _data(records, read), methods=["GET"]) for path, read in data.items()]
 
 
-def _panel(panel: str) -> bytes:
+def _panel(panel: str) -> Endpoint:
     folder = files("bertsmith.server") / "assets"
     links = (
         f'<a href="{name}"{" aria-current=page" if name == panel else ""}>{escape(title)}</a>'
@@ -106,13 +91,14 @@ def _panel(panel: str) -> bytes:
         "body": (folder / f"{panel}.html").read_text(encoding="utf-8"),
     }
     template = (folder / "page.html").read_text(encoding="utf-8")
-    return re.sub(r"<!--(\w+)-->", lambda match: values[match[1]], template).encode()
+    body = re.sub(r"<!--(\w+)-->", lambda match: values[match[1]], template).encode()
+    return lambda request: _with_etag(request, body, "text/html")
 
 
 def _assets() -> Endpoint:
     """Scripts, styles and images by name: a fixed list, so that no name leads to another file."""
     assets = {
-        path.name: _static(path.read_bytes(), MEDIA_TYPES[Path(path.name).suffix])
+        path.name: (path.read_bytes(), MEDIA_TYPES[Path(path.name).suffix])
         for package in ASSET_PACKAGES
         for path in (files(package) / "assets").iterdir()
         if Path(path.name).suffix in MEDIA_TYPES
@@ -120,13 +106,9 @@ def _assets() -> Endpoint:
 
     def respond(request: Request) -> Response:
         name = request.path_params["name"]
-        return assets[name](request) if name in assets else _error(404, f"asset {name!r} does not exist")
+        return _with_etag(request, *assets[name]) if name in assets else _error(404, f"asset {name!r} does not exist")
 
     return respond
-
-
-def _static(body: bytes, media_type: str) -> Endpoint:
-    return lambda request: _with_etag(request, body, media_type)
 
 
 def _data(records: Records | None, read: Callable[[Records, Request], Any]) -> Endpoint:
@@ -169,13 +151,14 @@ class Records:
             raise BertsmithError(f"folder {folder} does not exist")
         self.folder = folder
         self._lock = threading.Lock()
-        self._readers: OrderedDict[str, RunReader] = OrderedDict()
-        self._runs, self._evaluations = _SummaryCache(), _SummaryCache()
+        self._readers: dict[str, RunReader] = {}  # the most recently used last
+        self._runs: Summaries = {}
+        self._evaluations: Summaries = {}
 
     def runs(self) -> list[dict[str, Any]]:
         """A summary or an error for each run, running ones first, then by time."""
         with self._lock:
-            summaries = self._runs.read(self._run_folders(), self._summarize_run, self.message)
+            summaries = self._summarize(self._run_folders(), self._summarize_run, self._runs)
         return sorted(summaries, key=lambda run: (run.get("state") != "running", -(run.get("updated") or 0.0)))
 
     def history(self, names: Sequence[str]) -> dict[str, Any]:
@@ -192,7 +175,7 @@ class Records:
     def evaluations(self) -> list[dict[str, Any]]:
         """A summary or an error for each evaluation, the newest first."""
         with self._lock:
-            summaries = self._evaluations.read(self._evaluation_folders(), _summarize_evaluation, self.message)
+            summaries = self._summarize(self._evaluation_folders(), _summarize_evaluation, self._evaluations)
         return sorted(summaries, key=lambda one: -one.get("written", 0.0))
 
     def evaluation(self, name: str) -> dict[str, Any]:
@@ -209,7 +192,7 @@ class Records:
         return {self._name(path): path for path in find_runs(self.folder)}
 
     def _evaluation_folders(self) -> dict[str, Path]:
-        return {self._name(path): path for path in _walk(self.folder, MAX_DEPTH) if (path / NUMBERS).is_file()}
+        return {self._name(path): path for path in _walk(self.folder) if (path / NUMBERS).is_file()}
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix() if path != self.folder else self.folder.resolve().name
@@ -218,41 +201,30 @@ class Records:
         reader = self._readers.pop(name, None) or RunReader(folder)
         run = replace(reader.read(), name=name)  # if the log became shorter, this fails and the next call starts anew
         self._readers[name] = reader
-        while len(self._readers) > MAX_READERS:
-            self._readers.popitem(last=False)
+        if len(self._readers) > MAX_READERS:
+            del self._readers[next(iter(self._readers))]
         return run
+
+    def _summarize(
+        self, folders: dict[str, Path], summarize: Callable[[str, Path], dict[str, Any]], cache: Summaries
+    ) -> list[dict[str, Any]]:
+        """A summary of each folder, computed again when its files have changed, or its error."""
+        known, failed = dict(cache), []
+        cache.clear()
+        for name, folder in folders.items():
+            state = (_file_state(folder / EVENTS), _file_state(folder / NUMBERS), is_locked(folder))
+            cached = known.get(name)
+            try:
+                if cached is None or cached[0] != state:
+                    cached = (state, {"name": name, **summarize(name, folder)})
+                cache[name] = cached
+            except BertsmithError as error:
+                failed.append({"name": name, "error": self.message(error)})
+        return [*(one for _, one in cache.values()), *failed]
 
     def _summarize_run(self, name: str, folder: Path) -> dict[str, Any]:
         fields = summary(self._read_run(name, folder))
         return {name: fields[name] for name in RUN_KEYS}
-
-
-class _SummaryCache:
-    """Summaries by name, computed again when files have changed."""
-
-    def __init__(self) -> None:
-        self._cache: dict[str, tuple[object, dict[str, Any]]] = {}
-
-    def read(
-        self,
-        folders: dict[str, Path],
-        summarize: Callable[[str, Path], dict[str, Any]],
-        message: Callable[[BertsmithError], str],
-    ) -> list[dict[str, Any]]:
-        """A summary of each folder, or its error."""
-        fresh: dict[str, tuple[object, dict[str, Any]]] = {}
-        failed = []
-        for name, folder in folders.items():
-            state = (_file_state(folder / EVENTS), _file_state(folder / NUMBERS), is_locked(folder))
-            cached = self._cache.get(name)
-            try:
-                if cached is None or cached[0] != state:
-                    cached = (state, {"name": name, **summarize(name, folder)})
-                fresh[name] = cached
-            except BertsmithError as error:
-                failed.append({"name": name, "error": message(error)})
-        self._cache = fresh
-        return [*(one for _, one in fresh.values()), *failed]
 
 
 def _lookup(folders: dict[str, Path], name: str, kind: str) -> Path:
@@ -282,13 +254,9 @@ def _file_state(path: Path) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    """The folder and its subfolders, without links, hidden folders and checkpoints."""
-    yield folder
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name) if depth else []
-    except OSError:
-        return  # not readable, or deleted meanwhile
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") and entry.name != CHECKPOINTS:
-            yield from _walk(Path(entry.path), depth - 1)
+def _walk(folder: Path) -> Iterator[Path]:
+    """The folder and its readable subfolders, without links, hidden folders and checkpoints."""
+    for path, below, _ in os.walk(folder):
+        yield Path(path)
+        deepest = len(Path(path).relative_to(folder).parts) == MAX_DEPTH
+        below[:] = [] if deepest else sorted(name for name in below if name[0] != "." and name != CHECKPOINTS)

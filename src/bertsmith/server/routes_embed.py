@@ -17,16 +17,10 @@ from bertsmith.inference.encoder_outputs import Embeddings, normalized
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
 from bertsmith.server.errors import RequestError
-from bertsmith.server.schemas import (
-    ERROR_RESPONSES,
-    OPENAI_ERROR_RESPONSES,
-    ParsedBodyRoute,
-    format_array,
-    json_response,
-)
-from bertsmith.server.service import Service, ServiceDependency
+from bertsmith.server.schemas import ERROR_RESPONSES, OPENAI_ERROR_RESPONSES, format_array
+from bertsmith.server.service import Service, ServiceDependency, json_response
 
-router = APIRouter(route_class=ParsedBodyRoute, responses=ERROR_RESPONSES, tags=["embeddings"])
+router = APIRouter(responses=ERROR_RESPONSES, tags=["embeddings"])
 
 
 def _check_length(predictor: Predictor, texts: Sequence[str], indices: Sequence[int]) -> None:
@@ -34,19 +28,14 @@ def _check_length(predictor: Predictor, texts: Sequence[str], indices: Sequence[
     for index in indices:
         (tokens,) = predictor.count_tokens([texts[index]])
         if tokens > predictor.max_length:
-            raise RequestError(
-                413,
-                "too_large",
-                f"input {index} has {tokens:,} tokens; this model takes at most {predictor.max_length:,}: "
-                'shorten it or set "truncate": true',
-            )
+            reason = f"input {index} has {tokens:,} tokens; this model takes at most {predictor.max_length:,}"
+            raise RequestError(413, "too_large", f'{reason}: shorten it or set "truncate": true')
 
 
 def _embed(predictor: Predictor, texts: Sequence[str], *, truncate: bool, **options: Any) -> Embeddings:
     """Embeddings of texts; an error if one is too long, unless `truncate`."""
     if not truncate:  # tokens of long texts are counted before anything is computed
-        long = [index for index, text in enumerate(texts) if len(text) > predictor.max_length - 3]
-        _check_length(predictor, texts, long)
+        _check_length(predictor, texts, [i for i, text in enumerate(texts) if len(text) > predictor.max_length - 3])
     embeddings = predictor.embed(texts, **options)
     if not truncate:
         _check_length(predictor, texts, embeddings.truncated)
@@ -62,8 +51,7 @@ def _truncated_header(service: Service, truncated: Sequence[int]) -> dict[str, s
 @router.post("/embed", response_model=list[list[float]], summary="One vector per text")
 async def embed(body: schemas.EmbedRequest, request: Request, service: ServiceDependency) -> Response:
     """Embeddings. A text that is too long is an error, or truncated with `truncate`; X-Truncated then has its index."""
-    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    service.check_count(len(texts))
+    texts = service.text_list(body.inputs)
 
     def run(predictor: Predictor) -> Response:
         layers = len(body.layers) if body.combine == "concat" and body.pooling != "pooled" else 1
@@ -72,14 +60,13 @@ async def embed(body: schemas.EmbedRequest, request: Request, service: ServiceDe
         embeddings = _embed(predictor, texts, truncate=body.truncate, normalize=body.normalize, **options)
         return json_response(format_array(embeddings.vectors), **_truncated_header(service, embeddings.truncated))
 
-    return await service.run(request, "embed", run, model=body.model)
+    return await service.run(request, body.model, run)
 
 
 @router.post("/embed_all", response_model=list[list[list[float]]], summary="One vector per token")
 async def embed_all(body: schemas.EmbedAllRequest, request: Request, service: ServiceDependency) -> Response:
     """The outputs of one layer for all tokens of each text, special tokens included."""
-    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    service.check_count(len(texts))
+    texts = service.text_list(body.inputs)
 
     def run(predictor: Predictor) -> Response:
         counts = predictor.count_tokens(texts)
@@ -91,7 +78,7 @@ async def embed_all(body: schemas.EmbedAllRequest, request: Request, service: Se
         content = f"[{','.join(map(format_array, embeddings.vectors))}]"
         return json_response(content, **_truncated_header(service, embeddings.truncated))
 
-    return await service.run(request, "embed_all", run, model=body.model)
+    return await service.run(request, body.model, run)
 
 
 @router.post("/similarity", response_model=list[float], summary="Cosine similarity of sentences")
@@ -105,7 +92,7 @@ async def similarity(body: schemas.SimilarityRequest, request: Request, service:
         cosines = embeddings.vectors[1:] @ embeddings.vectors[0]
         return json_response(format_array(cosines), **_truncated_header(service, embeddings.truncated))
 
-    return await service.run(request, "similarity", run, model=body.model)
+    return await service.run(request, body.model, run)
 
 
 @router.post("/rerank", response_model=list[schemas.Ranked], summary="Texts ranked by a query")
@@ -122,7 +109,7 @@ async def rerank(body: schemas.RerankRequest, request: Request, service: Service
         kept = [{name: value for name, value in one.items() if name not in dropped} for one in results]
         return json_response(kept, **_truncated_header(service, truncated))
 
-    return await service.run(request, "rerank", run, model=body.model)
+    return await service.run(request, body.model, run)
 
 
 @router.post(
@@ -135,7 +122,7 @@ async def embeddings(body: schemas.EmbeddingsRequest, request: Request, service:
     """Normalized embeddings, for OpenAI's clients."""
     texts, ids = _texts_or_ids(body.input)
     service.check_count(len(texts) or len(ids), "inputs")
-    name = service.select(request, "embed", body.model).name
+    name = service.select(request, body.model).name
 
     def run(predictor: Predictor) -> Response:
         width = predictor.model.encoder.width
@@ -152,7 +139,7 @@ async def embeddings(body: schemas.EmbeddingsRequest, request: Request, service:
         vectors = result.vectors if body.dimensions is None else normalized(result.vectors[:, : body.dimensions])
         return json_response(_openai_json(vectors, body.encoding_format, name, tokens))
 
-    return await service.run(request, "embed", run, model=body.model)
+    return await service.run(request, body.model, run)
 
 
 def _texts_or_ids(inputs: Any) -> tuple[list[str], list[list[int]]]:

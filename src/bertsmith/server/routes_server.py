@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from html import escape
 from importlib.resources import files
 from typing import Any
 
 from fastapi import APIRouter
+from prometheus_client import generate_latest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from bertsmith import __version__
 from bertsmith.reports.html import table
 from bertsmith.server.monitoring import METRICS_CONTENT_TYPE
-from bertsmith.server.schemas import ERROR_RESPONSES, ParsedBodyRoute, Responses
+from bertsmith.server.schemas import ERROR_RESPONSES, Responses
 from bertsmith.server.service import ServiceDependency
 
 GET_ERRORS: Responses = {status: ERROR_RESPONSES[status] for status in (401, 404, 405, 413)}
-router = APIRouter(route_class=ParsedBodyRoute, responses=GET_ERRORS, tags=["server"])
+router = APIRouter(responses=GET_ERRORS, tags=["server"])
 PUBLIC = ("/health", "/docs", "/docs.css", "/openapi.json")
 DOCS_POLICY = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 DOCS_STYLE = (files("bertsmith.reports") / "assets" / "base.css").read_text(encoding="utf-8") + (
@@ -48,14 +48,14 @@ async def health(service: ServiceDependency) -> Response:
 @router.get("/info", response_model=dict[str, Any], summary="Models and limits")
 async def info(service: ServiceDependency) -> Response:
     """The models with their routes and sizes, and the limits of requests."""
-    models = [one.to_json() for one in service.models]
+    models = [one.to_json() for one in service.models.values()]
     return JSONResponse({"version": __version__, "models": models, "limits": service.limits.to_json()})
 
 
 @router.get("/v1/models", response_model=dict[str, Any], summary="Models in OpenAI's format")
 async def models(service: ServiceDependency) -> Response:
     """The models, for OpenAI's clients."""
-    listed = [{"id": one.name, "object": "model", "created": 0, "owned_by": "bertsmith"} for one in service.models]
+    listed = [{"id": name, "object": "model", "created": 0, "owned_by": "bertsmith"} for name in service.models]
     return JSONResponse({"object": "list", "data": listed})
 
 
@@ -64,15 +64,14 @@ async def models(service: ServiceDependency) -> Response:
 )
 async def metrics(service: ServiceDependency) -> Response:
     """Metrics in Prometheus' text format."""
-    return Response(service.metrics.text(), media_type=METRICS_CONTENT_TYPE)
+    return Response(generate_latest(service.metrics.registry), media_type=METRICS_CONTENT_TYPE)
 
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> Response:
     """The API documentation as one HTML page without external resources."""
-    return Response(
-        _documentation(request)[1], media_type="text/html", headers={"content-security-policy": DOCS_POLICY}
-    )
+    page = _documentation(request)[1]
+    return Response(page, media_type="text/html", headers={"content-security-policy": DOCS_POLICY})
 
 
 @router.get("/docs.css", include_in_schema=False)
@@ -120,15 +119,21 @@ def _anchor(method: str, path: str) -> str:
 
 
 def _section(schema: dict[str, Any], method: str, path: str, route: dict[str, Any]) -> str:
-    body = route.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    body = _resolve(schema, body)
+    body = _resolve(schema, route["requestBody"]["content"]["application/json"]["schema"]) if method == "POST" else {}
+    description = escape(" ".join(route.get("description", "").split()))
     parts = [
         f'<section id="{_anchor(method, path)}">',
         f"<h2><code>{method} {escape(path)}</code> {escape(route['summary'])}</h2>",
-        f"<p>{_with_code(route.get('description', ''))}</p>",
+        "<p>" + re.sub(r"`([^`]*)`", r"<code>\1</code>", description) + "</p>",
     ]
     if body:
-        parts.append(table(("field", "type", "default", ""), _fields(schema, body)))
+        defaults = {name: json.dumps(field.get("default")) for name, field in body["properties"].items()}
+        defaults |= dict.fromkeys(body.get("required", []), "required")
+        fields = [
+            (name, _type(schema, field), defaults[name], field.get("description", ""))
+            for name, field in body["properties"].items()
+        ]
+        parts.append(table(("field", "type", "default", ""), fields))
         for example in body.get("examples", []):
             quoted = "'" + json.dumps(example, ensure_ascii=False).replace("'", "'\\''") + "'"
             parts.append(
@@ -138,17 +143,6 @@ def _section(schema: dict[str, Any], method: str, path: str, route: dict[str, An
     responses = [(str(status), one.get("description", "")) for status, one in route["responses"].items()]
     parts.append(f"<details><summary>responses</summary>{table(('status', ''), responses)}</details></section>")
     return "".join(parts)
-
-
-def _with_code(text: str) -> str:
-    """Words between backticks as <code>."""
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(" ".join(text.split())))
-
-
-def _fields(schema: dict[str, Any], body: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    for name, field in body.get("properties", {}).items():
-        default = "required" if name in body.get("required", []) else json.dumps(field.get("default"))
-        yield name, _type(schema, field), default, field.get("description", "")
 
 
 def _type(schema: dict[str, Any], field: dict[str, Any]) -> str:
@@ -166,8 +160,5 @@ def _type(schema: dict[str, Any], field: dict[str, Any]) -> str:
     return str(field.get("type", "any"))
 
 
-def _resolve(schema: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
-    if "$ref" not in value:
-        return value
-    definition: dict[str, Any] = schema["components"]["schemas"][value["$ref"].rsplit("/", 1)[-1]]
-    return definition
+def _resolve(schema: dict[str, Any], value: dict[str, Any]) -> Any:
+    return schema["components"]["schemas"][value["$ref"].rsplit("/", 1)[-1]] if "$ref" in value else value

@@ -14,17 +14,15 @@ from bertsmith.inference.fill_mask import find_masks
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
 from bertsmith.server.errors import RequestError
-from bertsmith.server.schemas import ERROR_RESPONSES, ParsedBodyRoute, format_array, json_response
-from bertsmith.server.service import ServiceDependency
+from bertsmith.server.schemas import ERROR_RESPONSES, format_array
+from bertsmith.server.service import ServiceDependency, json_response
 
-router = APIRouter(route_class=ParsedBodyRoute, responses=ERROR_RESPONSES, tags=["text"])
+router = APIRouter(responses=ERROR_RESPONSES, tags=["text"])
 MAX_MASKS = 32  # in one text: each needs its own forward pass
 
 
 @router.post(
-    "/predict",
-    response_model=list[schemas.Label] | list[list[schemas.Label]],
-    summary="Classification or regression",
+    "/predict", response_model=list[schemas.Label] | list[list[schemas.Label]], summary="Classification or regression"
 )
 async def predict(body: schemas.PredictRequest, request: Request, service: ServiceDependency) -> Response:
     """The labels of each text or pair, most likely first, or its value. One text gives one list, a list gives lists."""
@@ -36,7 +34,7 @@ async def predict(body: schemas.PredictRequest, request: Request, service: Servi
         results = [one if isinstance(one, list) else [one] for one in predictor.predict(texts, top_k=body.top_k)]
         return json_response(results[0] if single else results)
 
-    return await service.run(request, "predict", run, model=body.model)
+    return await service.run(request, body.model, run)
 
 
 def _text_or_pair(one: str | list[str]) -> Any:
@@ -48,8 +46,7 @@ def _text_or_pair(one: str | list[str]) -> Any:
 @router.post("/fill-mask", response_model=list[Any], summary="Most likely tokens for masks")
 async def fill_mask(body: schemas.FillMaskRequest, request: Request, service: ServiceDependency) -> Response:
     """The most likely tokens for each mask: score, token, token_str, sequence. A list of texts gives lists."""
-    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    service.check_count(len(texts))
+    texts = service.text_list(body.inputs)
 
     def run(predictor: Predictor) -> Response:
         for index, text in enumerate(texts):
@@ -60,18 +57,16 @@ async def fill_mask(body: schemas.FillMaskRequest, request: Request, service: Se
         results = [predictor.fill_mask(text, top_k=body.top_k, targets=body.targets) for text in texts]
         return json_response(results[0] if isinstance(body.inputs, str) else results)
 
-    return await service.run(request, "fill-mask", run, model=body.model)
+    return await service.run(request, body.model, run)
 
 
 @router.post("/ner", response_model=list[Any], summary="Named entities")
 async def ner(body: schemas.NERRequest, request: Request, service: ServiceDependency) -> Response:
     """Entities with character offsets: entity_group, score, word, start, end. A list of texts gives lists."""
-    service.check_count(1 if isinstance(body.inputs, str) else len(body.inputs))
-
-    def run(predictor: Predictor) -> Response:
-        return json_response(predictor.ner(body.inputs, unit=body.unit))
-
-    return await service.run(request, "ner", run, model=body.model)
+    service.text_list(body.inputs)
+    return await service.run(
+        request, body.model, lambda predictor: json_response(predictor.ner(body.inputs, unit=body.unit))
+    )
 
 
 @router.post("/qa", response_model=dict[str, Any] | list[dict[str, Any]], summary="Extractive question answering")
@@ -82,45 +77,40 @@ async def qa(body: schemas.QARequest, request: Request, service: ServiceDependen
     if question is None or context is None or (body.inputs is not None and top_level != (None, None)):
         raise RequestError(422, "validation", "send question and context, either in inputs or at the top level")
 
-    def run(predictor: Predictor) -> Response:
-        return json_response(predictor.answer(question, context, top_k=body.top_k, no_answer=body.no_answer))
-
-    return await service.run(request, "qa", run, model=body.model)
+    options: dict[str, Any] = {"top_k": body.top_k, "no_answer": body.no_answer}
+    return await service.run(
+        request, body.model, lambda predictor: json_response(predictor.answer(question, context, **options))
+    )
 
 
 @router.post("/choose", response_model=dict[str, Any], summary="Multiple choice")
 async def choose(body: schemas.ChooseRequest, request: Request, service: ServiceDependency) -> Response:
     """The most likely choice: choice, index, score, probabilities."""
     service.check_count(len(body.choices), "choices")
-
-    def run(predictor: Predictor) -> Response:
-        return json_response(predictor.choose(body.question, body.choices))
-
-    return await service.run(request, "choose", run, model=body.model)
+    return await service.run(
+        request, body.model, lambda predictor: json_response(predictor.choose(body.question, body.choices))
+    )
 
 
 @router.post("/next-sentence", response_model=dict[str, Any], summary="Next-sentence prediction")
 async def next_sentence(body: schemas.NextSentenceRequest, request: Request, service: ServiceDependency) -> Response:
     """The probability that the second text follows the first: is_next, not_next, truncated."""
-
-    def run(predictor: Predictor) -> Response:
-        return json_response(predictor.next_sentence(body.first, body.second))
-
-    return await service.run(request, "next-sentence", run, model=body.model)
+    return await service.run(
+        request, body.model, lambda predictor: json_response(predictor.next_sentence(body.first, body.second))
+    )
 
 
 @router.post("/tokenize", response_model=list[list[schemas.Token]], summary="Tokenization")
 async def tokenize(body: schemas.TokenizeRequest, request: Request, service: ServiceDependency) -> Response:
     """The tokens of each text, without truncation: id, text, special, and start and stop in characters of the input."""
-    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    service.check_count(len(texts))
+    texts = service.text_list(body.inputs)
 
     def run(predictor: Predictor) -> Response:
         tokenized = predictor.tokenize(texts, special_tokens=body.add_special_tokens)
         service.check_numbers(4 * sum(len(one.ids) for one in tokenized), "the tokens have")
         return json_response([_tokens(one) for one in tokenized])
 
-    return await service.run(request, "tokenize", run, model=body.model)
+    return await service.run(request, body.model, run)
 
 
 def _tokens(text: Any) -> list[dict[str, Any]]:
@@ -152,7 +142,7 @@ async def attention(body: schemas.AttentionRequest, request: Request, service: S
         weights = format_array(np.round(result.weights[layers, heads].astype(np.float64), 5), "%.5g")
         return json_response(f'{json.dumps(fields, ensure_ascii=False)[:-1]},"attention":{weights}}}')
 
-    return await service.run(request, "attention", run, model=body.model)
+    return await service.run(request, body.model, run)
 
 
 def _select(name: str, number: int | None, count: int) -> slice:

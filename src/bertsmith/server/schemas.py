@@ -1,26 +1,19 @@
-"""Request and response bodies, as the OpenAPI description lists them, and the JSON encoding of responses."""
+"""Request and response bodies, as the OpenAPI description lists them, and the JSON encoding of arrays."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi.routing import APIRoute
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import Request
-from starlette.responses import Response
 
 from bertsmith.server.errors import ErrorType, RequestError
-from bertsmith.server.request import ParsedRequest
 
 Inputs = Annotated[str | list[str], Field(description="One text, or a list of texts.")]
 TopK = Annotated[int, Field(ge=1, le=1000, description="Number of results, best first.")]
 Truncate = Annotated[
-    bool,
-    Field(description="Truncate texts that are too long and list them in X-Truncated, instead of rejecting them."),
+    bool, Field(description="Truncate texts that are too long and list them in X-Truncated, instead of rejecting them.")
 ]
 ModelName = Annotated[str | None, Field(description="Name of the model; default: the first that supports the route.")]
 
@@ -139,8 +132,7 @@ class QARequest(BaseModel):
     inputs: Passage | None = None
     top_k: TopK = 1
     no_answer: Annotated[
-        float | None,
-        Field(description="Threshold: answer nothing if that scores this much more than the best span."),
+        float | None, Field(description="Threshold: answer nothing if that scores this much more than the best span.")
     ] = None
     model: ModelName = None
 
@@ -267,27 +259,7 @@ ERROR_RESPONSES: Responses = {
         503: "The server is stopping or failing, or the deadline has passed.",
     }.items()
 }
-OPENAI_ERROR_RESPONSES: Responses = {
-    status: {**response, "model": OpenAIError} for status, response in ERROR_RESPONSES.items()
-}
-
-
-class ParsedBodyRoute(APIRoute):
-    """A route whose body the middleware has read and parsed."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handle_parsed(request: Request) -> Response:
-            return await handle(ParsedRequest(request.scope, request.receive))
-
-        return handle_parsed
-
-
-def json_response(value: Any, **headers: str) -> Response:
-    """A response with a JSON body. Bytes and strings are JSON already."""
-    content = value if isinstance(value, bytes | str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return Response(content, headers=headers, media_type="application/json")
+OPENAI_ERROR_RESPONSES: Responses = {status: one | {"model": OpenAIError} for status, one in ERROR_RESPONSES.items()}
 
 
 def format_array(values: NDArray[Any], form: str = "%.9g") -> str:

@@ -13,14 +13,13 @@ import ipaddress
 import logging
 import os
 import select
-import signal
 import socket
 import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from types import FrameType
 from typing import Any
 
@@ -39,11 +38,9 @@ from bertsmith.server.settings import Limits, flag
 BACKLOG = 1024
 HEADER_BYTES = 16 << 10
 SEND_BUFFER = 256 << 10  # kernel bytes per connection: the default lets every slow reader hold megabytes
-LIBRARY_LOGGER = "uvicorn.error"
 SWITCH_INTERVAL = 0.0002  # seconds between thread switches: a model releases the GIL after every operation
 UNREAD_GRACE = 1.0  # seconds for a busy event loop to read a request on an idle connection
 BODY_GRACE = 1.5  # seconds: the middleware answers a slow body first; after this the connection is aborted
-REASONS = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}
 
 
 class DeadlineProtocol(H11Protocol):
@@ -128,7 +125,7 @@ class DeadlineProtocol(H11Protocol):
         """Responds without a complete request, and closes."""
         body = error.body()
         head = (
-            f"HTTP/1.1 {error.status} {REASONS[error.status]}\r\nContent-Type: application/json\r\n"
+            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
         self.waits_for, self.since = "nothing", time.monotonic()
@@ -188,8 +185,8 @@ def address_of(listener: socket.socket) -> str:
 class Server(uvicorn.Server):
     """uvicorn with deadlines; the first signal drains it, the second stops it at once."""
 
-    def __init__(self, gateway: Gateway, *, log: Log) -> None:
-        self.gateway, self.log, self.limits = gateway, log, gateway.limits
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway, self.limits = gateway, gateway.limits
         protocol = type("Protocol", (DeadlineProtocol,), {"limits": gateway.limits, "metrics": gateway.metrics})
         config = uvicorn.Config(
             gateway,
@@ -210,6 +207,9 @@ class Server(uvicorn.Server):
         self.lost = 0  # accepted requests without a response
         self.ready = threading.Event()
         self._sweep: asyncio.Task[None] | None = None
+        library = logging.getLogger("uvicorn.error")
+        library.handlers, library.propagate = [LibraryLogHandler(gateway.log)], False
+        library.setLevel(logging.WARNING)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -220,7 +220,7 @@ class Server(uvicorn.Server):
         """Accepts nothing new, and finishes the requests in progress."""
         self.gateway.service.draining = True
         in_progress = self.gateway.in_progress
-        self.log.event("stopping", f"stopping: {in_progress} requests in progress", in_progress=in_progress)
+        self.gateway.log.event("stopping", f"stopping: {in_progress} requests in progress", in_progress=in_progress)
         until = asyncio.get_running_loop().time() + self.limits.drain_seconds
         await super().shutdown(sockets)
         while self.gateway.in_progress and not self.force_exit and asyncio.get_running_loop().time() < until:
@@ -229,73 +229,36 @@ class Server(uvicorn.Server):
         if self._sweep is not None:
             self._sweep.cancel()
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Handles signals without raising them again afterwards: a drained server exits with 0."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        handlers = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Does not record the signal, so that uvicorn does not raise it again: a drained server exits with 0."""
         if self.should_exit:
             self.force_exit = True
         self.should_exit = True
         self.gateway.service.draining = True
 
 
-def _server(
-    models: Sequence[tuple[str, Predictor]], *, limits: Limits, log: Log, api_key: str | None, runs: Path | None
-) -> Server:
-    gateway = build(models, limits=limits, api_key=api_key, runs=runs, log=log)
-    library = logging.getLogger(LIBRARY_LOGGER)
-    library.handlers, library.propagate = [LibraryLogHandler(log)], False
-    library.setLevel(logging.WARNING)
-    return Server(gateway, log=log)
-
-
-def serve(
-    models: Sequence[tuple[str, Predictor]],
-    listener: socket.socket,
-    *,
-    limits: Limits,
-    log: Log,
-    api_key: str | None = None,
-    runs: Path | None = None,
-) -> None:
+def serve(gateway: Gateway, listener: socket.socket) -> None:
     """Serves until a signal; raises `StoppedError` if accepted requests could not be finished."""
     sys.setswitchinterval(SWITCH_INTERVAL)
-    server = _server(models, limits=limits, log=log, api_key=api_key, runs=runs)
-    names = ", ".join(name for name, _ in models)
-    log.event("serving", f"serving {names} on {address_of(listener)}", models=names, address=address_of(listener))
-    if api_key is None and not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
+    server, log, drain_seconds = Server(gateway), gateway.log, gateway.limits.drain_seconds
+    names, address = ", ".join(gateway.service.models), address_of(listener)
+    log.event("serving", f"serving {names} on {address}", models=names, address=address)
+    if gateway.api_key is None and not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
         log.event("open", "anyone who can reach this address can use the server: --api-key-file requires a key")
     server.run([listener])
     log.event("stopped", f"stopped: {server.lost} requests lost", lost=server.lost)
     if server.force_exit:
         os._exit(StoppedError.exit_code)  # worker threads may still run
-    finished = server.gateway.service.close(drain=True, seconds=limits.drain_seconds)
+    finished = gateway.service.close(seconds=drain_seconds)
     if server.lost or not finished:
-        raise StoppedError(f"{server.lost} requests were not finished within --drain-seconds {limits.drain_seconds:g}")
+        raise StoppedError(f"{server.lost} requests were not finished within --drain-seconds {drain_seconds:g}")
 
 
 @contextlib.contextmanager
-def running(
-    models: Mapping[str, Predictor],
-    *,
-    limits: Limits | None = None,
-    log: Log | None = None,
-    api_key: str | None = None,
-    runs: Path | None = None,
-) -> Iterator[str]:
-    """A server in a thread of this process, on a free port; yields its URL."""
+def running(models: Mapping[str, Predictor], *, log: Log | None = None, **options: Any) -> Iterator[str]:
+    """A server in a thread of this process, on a free port; yields its URL. Options as in `build`."""
     listener, log = listen("127.0.0.1", 0), log or Log(quiet=True, write=lambda line: None)
-    server = _server(list(models.items()), limits=limits or Limits(), log=log, api_key=api_key, runs=runs)
+    server = Server(build(models, log=log, **options))
     thread = threading.Thread(target=server.run, args=([listener],), name="bertsmith-server")
     thread.start()
     try:
@@ -304,4 +267,4 @@ def running(
     finally:
         server.should_exit = True
         thread.join()
-        server.gateway.service.close(drain=True, seconds=server.limits.drain_seconds)
+        server.gateway.service.close(seconds=server.limits.drain_seconds)

@@ -1,12 +1,17 @@
-"""The service behind the routes: the models by name, run in worker threads within limits and deadlines."""
+"""The service behind the routes: the models by name, run in worker threads within limits and deadlines.
+
+Routes pass the service a function of a predictor; its result is the response.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -14,6 +19,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from fastapi import Depends
 from starlette.requests import Request
+from starlette.responses import Response
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.engine import (
@@ -25,27 +31,18 @@ from bertsmith.inference.engine import (
     Overloaded,
     deadline,
 )
-from bertsmith.inference.forward import Backend, ModelInput, Query
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives.objective import Pipeline, objectives_with
 from bertsmith.server.errors import RequestError, client_disconnected, over_limit, overloaded, redact, stopping
-from bertsmith.server.monitoring import Metrics
-from bertsmith.server.request import RequestContext, context_of
+from bertsmith.server.monitoring import Metrics, RequestContext, context_of
 from bertsmith.server.settings import Limits
 
 Result = TypeVar("Result")
 FULL = 0.9  # share of max_queued_tokens from which on new requests are rejected before their body is read
 HEALTH_TIMEOUT = 5.0  # seconds for the health check of each model
 HEALTH_CACHE_SECONDS = 1.0
-
-
 ROUTE_PIPELINES: dict[str, tuple[Pipeline, ...]] = {  # a model needs a head for one of them; none: any model
-    "embed": (),
-    "embed_all": (),
-    "similarity": (),
-    "rerank": (),
-    "tokenize": (),
-    "attention": (),
+    **dict.fromkeys(("embed", "embed_all", "similarity", "rerank", "tokenize", "attention"), ()),
     "fill-mask": ("fill-mask",),
     "next-sentence": ("next-sentence",),
     "predict": ("text-classification", "text-regression"),
@@ -63,13 +60,9 @@ class ServedModel:
     predictor: Predictor
     engine: Engine
 
-    @property
-    def heads(self) -> list[str]:
-        return list(self.predictor.model.objectives)
-
     def supports(self, route: str) -> bool:
         """Whether the model has a head that the route needs."""
-        pipelines = ROUTE_PIPELINES[route]
+        pipelines = ROUTE_PIPELINES.get(route, ())
         return not pipelines or self.predictor.model.head_for(*pipelines) is not None
 
     def to_json(self) -> dict[str, Any]:
@@ -80,7 +73,7 @@ class ServedModel:
         return {
             "name": self.name,
             "architecture": facts.architectures[0] if facts and facts.architectures else type(encoder).__name__,
-            "heads": self.heads,
+            "heads": list(model.objectives),
             "routes": [route for route in ROUTE_PIPELINES if self.supports(route)],
             "layers": encoder.layers,
             "width": encoder.width,
@@ -94,54 +87,19 @@ class ServedModel:
         }
 
 
-class ModelRegistry:
-    """The models of a server by name, in the order of the command line."""
-
-    def __init__(self, models: Sequence[ServedModel]) -> None:
-        self.models = {one.name: one for one in models}
-        assert len(self.models) == len(models) > 0, "names are unique"
-
-    def __iter__(self) -> Iterator[ServedModel]:
-        return iter(self.models.values())
-
-    def find(self, name: str | None, route: str) -> ServedModel:
-        """The model of that name, or the first that supports the route."""
-        if name is not None and name not in self.models:
-            raise RequestError(404, "not_found", f"no model has that name: choose {', '.join(self.models)}")
-        candidates = list(self) if name is None else [self.models[name]]
-        for one in candidates:
-            if one.supports(route):
-                return one
-        needed = " or ".join(objectives_with(*ROUTE_PIPELINES[route]))
-        heads = "; ".join(f"{one.name} has {', '.join(one.heads) or 'none'}" for one in candidates)
-        raise RequestError(422, "validation", f"/{route} needs a model with a {needed} head: {heads}")
-
-
-class _TokenCounter:
-    """A backend that counts the tokens of one request."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend, self.tokens = backend, 0
-
-    def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
-        self.tokens += sum(one.tokens for one in inputs)
-        return self.backend.run(query, inputs)
-
-
 class Service:
     """The models of a server, each with an engine, and a pool of worker threads."""
 
-    def __init__(self, models: Sequence[tuple[str, Predictor]], limits: Limits, *, metrics: Metrics) -> None:
-        self.limits, self.metrics = limits, metrics
+    def __init__(self, models: Mapping[str, Predictor], limits: Limits) -> None:
+        self.limits, self.metrics = limits, Metrics()
         self.draining = False
         self.last_batch: dict[str, float] = {}  # time.monotonic() by model
-        self.models = ModelRegistry([self._served(name, predictor) for name, predictor in models])
+        self.models = {name: self._served(name, predictor) for name, predictor in models.items()}
         self.pool = ThreadPoolExecutor(limits.max_requests, thread_name_prefix="bertsmith-request")
         self.busy = 0  # worker threads
         self._lock = threading.Lock()
         self._health: tuple[float, dict[str, Any]] | None = None
         self._health_lock = asyncio.Lock()
-        metrics.watch_queues(lambda: [(one.name, one.engine.queued_tokens) for one in self.models])
 
     def _served(self, name: str, predictor: Predictor) -> ServedModel:
         self.last_batch[name] = time.monotonic()
@@ -151,21 +109,29 @@ class Service:
             max_queued_tokens=self.limits.max_queued_tokens,
             observe=partial(self._observe_batch, name),
         )
+        self.metrics.queue_tokens.labels(name).set_function(lambda: engine.queued_tokens)
         return ServedModel(name, predictor.with_backend(engine), engine)
 
     def _observe_batch(self, name: str, stats: BatchStats) -> None:
         self.last_batch[name] = time.monotonic()
         self.metrics.batch(name, stats)
 
-    async def run(
-        self, request: Request, route: str, function: Callable[[Predictor], Result], *, model: str | None
-    ) -> Result:
-        """Calls a function with the model of a request, in a worker thread."""
-        return await self.run_model(context_of(request), self.select(request, route, model), function)
+    async def run(self, request: Request, model: str | None, function: Callable[[Predictor], Result]) -> Result:
+        """Calls a function with the model of a request, in a worker thread; `model` is the field of the body."""
+        return await self.run_model(context_of(request), self.select(request, model), function)
 
-    def select(self, request: Request, route: str, model: str | None) -> ServedModel:
+    def select(self, request: Request, model: str | None) -> ServedModel:
         """The model of a request: by its path, by its field `model`, or the first that supports the route."""
-        return self.models.find(context_of(request).model or model, route)
+        context = context_of(request)
+        route, name = context.route.removeprefix("/"), context.model or model
+        if name is not None and name not in self.models:
+            raise RequestError(404, "not_found", f"no model has that name: choose {', '.join(self.models)}")
+        candidates = list(self.models.values()) if name is None else [self.models[name]]
+        if supporting := [one for one in candidates if one.supports(route)]:
+            return supporting[0]
+        needed = " or ".join(objectives_with(*ROUTE_PIPELINES[route]))
+        heads = "; ".join(f"{one.name} has {', '.join(one.predictor.model.objectives) or 'none'}" for one in candidates)
+        raise RequestError(422, "validation", f"/{route} needs a model with a {needed} head: {heads}")
 
     async def run_model(
         self, context: RequestContext, served: ServedModel, function: Callable[[Predictor], Result]
@@ -177,38 +143,31 @@ class Service:
         self.check_capacity([served])
         with self._lock:
             self.busy += 1
-        cancellable: Future[Deadline] = Future()
-        counter = _TokenCounter(served.engine)
-
-        def work() -> Result:
-            with deadline(seconds) as own:
-                cancellable.set_result(own)
-                return function(served.predictor.with_backend(counter))
-
+        with deadline(seconds) as own:
+            with_deadline = copy_context()  # for the worker thread
         try:
-            task = self.pool.submit(work)
+            task = self.pool.submit(with_deadline.run, function, served.predictor)
         except RuntimeError:  # the pool is shut down
             self._release(None)
             raise stopping() from None
         task.add_done_callback(self._release)
         try:
-            return await self._wait(asyncio.wrap_future(task), context, cancellable, seconds)
+            return await self._wait(asyncio.wrap_future(task), context, own, seconds)
         except BertsmithError as error:
             raise self._request_error(error, context) from None
         finally:
-            context.tokens += counter.tokens
+            context.tokens += own.tokens
 
     async def _wait(
-        self, task: asyncio.Future[Result], context: RequestContext, cancellable: Future[Deadline], seconds: float
+        self, task: asyncio.Future[Result], context: RequestContext, own: Deadline, seconds: float
     ) -> Result:
-        disconnected = asyncio.ensure_future(context.disconnected.wait())
-        first: set[asyncio.Future[Any]] = {task, disconnected}
+        disconnected: asyncio.Future[Any] = asyncio.ensure_future(context.disconnected.wait())
         try:
-            await asyncio.wait(first, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, disconnected}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             disconnected.cancel()
             if not task.done():  # late, disconnected or cancelled: drop what is still queued
-                cancellable.add_done_callback(lambda ready: ready.result().cancel())
+                own.cancelled = True
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark it as retrieved
         if task.done():
             return task.result()
@@ -237,8 +196,14 @@ class Service:
         if queued > FULL * limit:
             raise overloaded(f"{queued:,} tokens are queued, at most {limit:,} (--max-queued-tokens)")
         if self.busy >= self.limits.max_requests:
-            limit = self.limits.max_requests
-            raise overloaded(f"{self.busy} requests are in progress, at most {limit} (--max-requests)")
+            at_most = f"at most {self.limits.max_requests} (--max-requests)"
+            raise overloaded(f"{self.busy} requests are in progress, {at_most}")
+
+    def text_list(self, inputs: str | list[str]) -> list[str]:
+        """The texts of a request; an error if there are none or too many."""
+        texts = [inputs] if isinstance(inputs, str) else inputs
+        self.check_count(len(texts))
+        return texts
 
     def check_count(self, count: int, what: str = "texts") -> None:
         """An error if a request has no texts or too many."""
@@ -258,7 +223,7 @@ class Service:
             return {"status": "draining"}
         async with self._health_lock:
             if self._health is None or time.monotonic() - self._health[0] > HEALTH_CACHE_SECONDS:
-                failing = [one.name for one in self.models if not await self._is_healthy(one)]
+                failing = [one.name for one in self.models.values() if not await self._is_healthy(one)]
                 result: dict[str, Any] = {"status": "failing", "models": failing} if failing else {"status": "ok"}
                 self._health = (time.monotonic(), result)
             return self._health[1]
@@ -275,11 +240,11 @@ class Service:
         except Exception:  # any failure of the model makes it unhealthy
             return False
 
-    def close(self, *, drain: bool, seconds: float) -> bool:
-        """Stops the engines; True if every accepted request was computed."""
-        self.pool.shutdown(wait=False, cancel_futures=False)
+    def close(self, *, seconds: float) -> bool:
+        """Drains and stops the engines; True if every accepted request was computed."""
+        self.pool.shutdown(wait=False)
         until = time.monotonic() + seconds
-        finished = [one.engine.close(drain=drain, timeout=max(0.0, until - time.monotonic())) for one in self.models]
+        finished = [one.engine.close(timeout=max(0.0, until - time.monotonic())) for one in self.models.values()]
         return all(finished)
 
 
@@ -293,3 +258,9 @@ async def _service_of(request: Request) -> Service:
 
 
 ServiceDependency = Annotated[Service, Depends(_service_of)]
+
+
+def json_response(value: Any, **headers: str) -> Response:
+    """A response with a JSON body. Bytes and strings are JSON already."""
+    content = value if isinstance(value, bytes | str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return Response(content, headers=headers, media_type="application/json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -73,7 +74,9 @@ def name_models(arguments: Sequence[str]) -> list[tuple[str, Path]]:
         name, equals, folder = argument.partition("=")
         explicit = bool(equals) and not Path(argument).exists()
         path = Path(folder if explicit else argument)
-        name = _url_safe(name if explicit else _folder_name(path))
+        resolved = path.resolve()  # the best/ and last/ folders of a run have the name of the run
+        run = resolved.parent if resolved.name in ("best", "last") else resolved
+        name = re.sub(r"[^\w.-]", "-", name if explicit else run.name).strip("-.") or "model"  # for URLs
         taken = {other for other, _ in models}
         if explicit and name in taken:
             raise BertsmithError(f"two models are named {name}: choose another name for {path}")
@@ -82,14 +85,3 @@ def name_models(arguments: Sequence[str]) -> list[tuple[str, Path]]:
             name, number = f"{base}-{number}", number + 1
         models.append((name, path))
     return models
-
-
-def _folder_name(path: Path) -> str:
-    """The folder's name; for the best/ and last/ folders of a run, the name of the run."""
-    resolved = path.resolve()
-    return resolved.parent.name if resolved.name in ("best", "last") else resolved.name
-
-
-def _url_safe(name: str) -> str:
-    safe = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name).strip("-.")
-    return safe or "model"

@@ -218,8 +218,8 @@ class _Study:
         device, precision = choose_device(self.device), self.settings.precision
         bf16 = precision == "bf16" or (precision == "auto" and device == "cuda")  # as for dev
         model = open_model(folder)[0].with_encoder(encoder).to(device)
-        result = predict(model, self.task, self.test, self.tokenizer, length=self.data.max_length, bf16=bf16)
-        return self.task.score(result.examples, result.predictions)
+        predictions = predict(model, self.task, self.test, self.tokenizer, length=self.data.max_length, bf16=bf16)
+        return self.task.score(self.test, predictions)
 
     def table_row(self, name: LayerChoice, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """One row of the table."""

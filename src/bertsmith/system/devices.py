@@ -37,7 +37,9 @@ def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     size = 8192 if device.type == "cuda" else 128
     matrix = _random_matrix(size, device, dtype)
     _product_seconds(matrix)  # the first product also loads libraries
-    while device.type != "cuda" and size < 1024 and _shorter_of_two(matrix) < LONG_ENOUGH:  # bfloat16 may be very slow
+    while device.type != "cuda" and size < 1024:  # bfloat16 may be very slow
+        if min(_product_seconds(matrix), _product_seconds(matrix)) >= LONG_ENOUGH:  # another process may delay one
+            break
         size *= 2
         matrix = _random_matrix(size, device, dtype)
     until, best = time.monotonic() + MEASURING, _product_seconds(matrix)
@@ -56,11 +58,6 @@ def _random_matrix(size: int, device: torch.device, dtype: torch.dtype) -> torch
     """Random numbers: a product of ones takes less power and less time."""
     generator = torch.Generator(device).manual_seed(0)  # leaves the global generator unchanged
     return torch.randn(size, size, device=device, generator=generator).to(dtype)
-
-
-def _shorter_of_two(matrix: torch.Tensor) -> float:
-    """Seconds of a product; the shorter of two, in case another process delayed one."""
-    return min(_product_seconds(matrix), _product_seconds(matrix))
 
 
 def _product_seconds(matrix: torch.Tensor) -> float:

@@ -57,17 +57,10 @@ class Disk:
     def _fsync(self, descriptor: int, path: Path) -> None:
         _flush(descriptor)
 
-    def _rename(self, old: Path, new: Path) -> None:
-        os.rename(old, new)
-
-    def _unlink(self, path: Path) -> None:
-        os.unlink(path)
-
-    def _mkdir(self, path: Path) -> None:
-        os.mkdir(path)
-
-    def _rmdir(self, path: Path) -> None:
-        os.rmdir(path)
+    _rename = staticmethod(os.rename)
+    _unlink = staticmethod(os.unlink)
+    _mkdir = staticmethod(os.mkdir)
+    _rmdir = staticmethod(os.rmdir)
 
     def _sync_folder(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

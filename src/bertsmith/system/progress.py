@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import Self, TextIO
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
 LIVE_EVERY = 0.1
+BAR_WIDTH = 20
 
 
 class Progress:
     """`with Progress("prepare", total=bytes) as progress: progress.update(done, documents=5_120)`."""
 
     def __init__(self, title: str, *, total: int, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self.title = title
-        self.total = total
+        self.title, self.total, self.quiet = title, total, quiet
         self.stream = stream or sys.stderr
-        self.quiet = quiet
         self.live = not quiet and self.stream.isatty()
-        self.start = time.monotonic()
-        self.last = self.start
+        self.start = self.last = time.monotonic()
         self.base = 0  # done by an earlier run: excluded from the speed
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self.live:
             self.stream.write("\r\x1b[2K")
             self.stream.flush()
@@ -55,14 +50,10 @@ class Progress:
         speed = (done - self.base) / seconds if seconds > 0 else 0.0
         left = (self.total - done) / speed if speed > 0 else 0.0
         shown = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items()]
-        bar = f"{_bar(fraction)} " if self.live else ""
+        full = round(fraction * BAR_WIDTH)
+        bar = "━" * full + "╌" * (BAR_WIDTH - full) + " " if self.live else ""
         speed_and_time = [f"{speed / 1e6:.1f} MB/s", f"{format_duration(left)} left"]
         return " · ".join([f"{self.title} {bar}{fraction:4.0%}", *shown, *speed_and_time])
-
-
-def _bar(fraction: float, width: int = 20) -> str:
-    full = round(fraction * width)
-    return "━" * full + "╌" * (width - full)
 
 
 def format_duration(seconds: float) -> str:

@@ -11,7 +11,7 @@ import tokenizers
 
 from bertsmith import types
 from bertsmith.errors import DataError
-from bertsmith.tokenizers import folder
+from bertsmith.tokenizers import folder, sentencepiece
 from bertsmith.tokenizers.folder import TokenizerFolder
 from bertsmith.tokenizers.pretokenization import WHOLE_TEXT
 from bertsmith.tokenizers.special_tokens import CLS_KEYS, SpecialTokens, register_special_tokens
@@ -91,6 +91,46 @@ class Pipeline(Tokenizer):
             "settings": self.settings,
         }
         return partial(type(self), **options), (self.backend,)
+
+
+def exact_tokenizer(contents: TokenizerFolder, kind: type[Tokenizer] | None, *, named: bool) -> Tokenizer:
+    """The tokenizer of a folder: of a kind, if that has the rules of tokenizer.json, else as a pipeline.
+
+    `named`: the folder names a transformers class with the rules of `kind`.
+    """
+    if not contents.definition:
+        return Pipeline.of_backend(_without_definition(contents), contents)
+    theirs = parse(contents)
+    notes = list(contents.notes)
+    if kind is not None:
+        try:
+            tokenizer = kind.from_folder(contents)
+        except DataError as error:
+            reason = str(error)
+        else:
+            different = differences(tokenizer, theirs)
+            if named:  # settings of tokenizer_config.json replace the normalizer; transformers 5 adds an absent frame
+                bare = frame_of(theirs).single == ("a",)
+                different -= {"normalizer", "post_processor"} if bare else {"normalizer"}
+            if not different:
+                return tokenizer
+            reason = f"its {' and '.join(sorted(different))} is not that of {contents.class_name}"
+        if named:
+            notes.append(f"{folder.DEFINITION} is used as it is, as by transformers 4: {reason}")
+    contents.notes[:] = notes
+    return Pipeline.from_folder(contents)
+
+
+def _without_definition(contents: TokenizerFolder) -> tokenizers.Tokenizer:
+    name = contents.class_name
+    if name in ("", "XLMRobertaTokenizer") and contents.has(sentencepiece.XLM_ROBERTA_MODEL):
+        return sentencepiece.xlm_roberta(contents)
+    if not name:
+        raise DataError(f"this folder is not a tokenizer: it has no {folder.DEFINITION}, vocab.txt or vocab.json")
+    raise DataError(
+        f"its tokenizer class {name} has rules of its own and there is no {folder.DEFINITION}: write one with "
+        "transformers, `AutoTokenizer.from_pretrained(folder).save_pretrained(other_folder)`, and use that folder"
+    )
 
 
 def parse(contents: TokenizerFolder) -> tokenizers.Tokenizer:

@@ -15,7 +15,6 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertsmith.errors import DataError
 from bertsmith.tokenizers.folder import TokenizerFolder
-from bertsmith.tokenizers.pipeline import Pipeline
 from bertsmith.tokenizers.special_tokens import AddedTokens
 
 ALBERT_MODEL, XLM_ROBERTA_MODEL = "spiece.model", "sentencepiece.bpe.model"
@@ -82,7 +81,7 @@ def note_rules(contents: TokenizerFolder, name: str, model: SentencePieceModel) 
             )
 
 
-def xlm_roberta(contents: TokenizerFolder) -> Pipeline:
+def xlm_roberta(contents: TokenizerFolder) -> tokenizers.Tokenizer:
     """XLM-R's tokenizer: the first three pieces are replaced by fairseq's four special tokens, <mask> is the last."""
     model = read_model(contents.path / XLM_ROBERTA_MODEL)
     note_rules(contents, XLM_ROBERTA_MODEL, model)
@@ -104,7 +103,7 @@ def xlm_roberta(contents: TokenizerFolder) -> Pipeline:
     for _, token in model.added():
         (backend.add_special_tokens if token.special else backend.add_tokens)([token])
     backend.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in (*first, mask)])
-    return Pipeline.of_backend(backend, contents)
+    return backend
 
 
 def _model(data: bytes) -> SentencePieceModel:

@@ -7,6 +7,7 @@ files that describe it. Kinds whose rules are written in Python derive from `Pyt
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -352,8 +353,11 @@ def load(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
     """
     contents = TokenizerFolder.open(path, lowercase=lowercase)
     contents.refuse_own_code()
+    known = [kind(name).tokenizer for name in kinds()]
+    named = [tokenizer for tokenizer in known if contents.class_name in tokenizer.transformers_classes]
+    suitable = named or [tokenizer for tokenizer in known if tokenizer.recognises(contents)]
     try:
-        tokenizer = _from_folder(contents)
+        tokenizer = _from_folder(contents, suitable[0] if suitable else None, named=bool(named))
     except DataError as error:
         raise error if str(path) in str(error) else DataError(f"{path}: {error}") from error
     except Exception as error:  # the tokenizers library raises bare ones for files that it cannot parse
@@ -367,40 +371,10 @@ def load(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
     return tokenizer
 
 
-def _from_folder(contents: TokenizerFolder) -> Tokenizer:
-    """The kind that a folder names or that recognises it; else its tokenizer.json as it is."""
-    from bertsmith.tokenizers import pipeline, sentencepiece  # they import this module
-
-    known = [kind(name).tokenizer for name in kinds()]
-    named = [tokenizer for tokenizer in known if contents.class_name in tokenizer.transformers_classes]
-    suitable = named or [tokenizer for tokenizer in known if tokenizer.recognises(contents)]
-    if not contents.definition:
-        if suitable:
-            return suitable[0].from_folder(contents)
-        if contents.class_name in ("", "XLMRobertaTokenizer") and contents.has(sentencepiece.XLM_ROBERTA_MODEL):
-            return sentencepiece.xlm_roberta(contents)
-        if contents.class_name:
-            raise DataError(
-                f"its tokenizer class {contents.class_name} has rules of its own and there is no {folder.DEFINITION}: "
-                "write one with transformers, or use a folder with a supported tokenizer "
-                f"({', '.join(kinds())}, or any {folder.DEFINITION})"
-            )
-        raise DataError(f"this folder is not a tokenizer: it has no {folder.DEFINITION}, vocab.txt or vocab.json")
-    theirs = pipeline.parse(contents)
-    for tokenizer_class in suitable[:1]:
-        try:
-            tokenizer = tokenizer_class.from_folder(contents)
-        except DataError as error:
-            contents.notes[:] = [f"{folder.DEFINITION} is used as it is: {error}"] if named else []
-            continue
-        different = pipeline.differences(tokenizer, theirs)
-        if named:  # settings of tokenizer_config.json replace the normalizer; transformers 5 adds an absent frame
-            bare = pipeline.frame_of(theirs).single == ("a",)
-            different -= {"normalizer", "post_processor"} if bare else {"normalizer"}
-        if not different:
-            return tokenizer
-        what = f"another {' and '.join(sorted(different))} than {contents.class_name}"
-        contents.notes[:] = (
-            [f"{folder.DEFINITION} has {what}: it is used as it is, as by transformers 4"] if named else []
-        )
-    return pipeline.Pipeline.from_folder(contents)
+def _from_folder(contents: TokenizerFolder, kind: type[Tokenizer] | None, *, named: bool) -> Tokenizer:
+    """A tokenizer of that kind, if its rules are those of the folder; else the folder's tokenizer.json as it is."""
+    if kind and not contents.definition:
+        return kind.from_folder(contents)
+    pipeline = importlib.import_module(f"{PACKAGE}.pipeline")  # found by name, like the kinds: it imports this module
+    tokenizer: Tokenizer = pipeline.exact_tokenizer(contents, kind, named=named)
+    return tokenizer

@@ -1,8 +1,6 @@
 """Checkpoints of a run: weights, optimizer state and progress, with a manifest that has a checksum of every file.
 
-A checkpoint is written to a temporary folder, synced, and only then renamed. It is read only if every byte has its
-checksum. No file points to the latest one: names carry the step, and a run resumes from the newest checkpoint that
-verifies.
+No file points to the latest one: names carry the step, and a run resumes from the newest checkpoint that verifies.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ class TrainingState:
 
     @property
     def step(self) -> int:
-        """The number of completed steps."""
         return int(self.progress["step"])
 
     def check_finite(self) -> None:
@@ -65,16 +62,12 @@ def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tu
 def write_checkpoint(
     final: Path, state: TrainingState, *, files: Mapping[str, bytes], facts: Mapping[str, Any], disk: Disk
 ) -> None:
-    """Writes a state to a new folder; returns once it is durable.
-
-    `files` are stored as they are, `facts` (plain JSON) in the manifest.
-    """
+    """Writes a state to a new folder; returns once it is durable. `facts` (plain JSON) go into the manifest."""
     state.check_finite()
     temporary = partial_path(final)
     disk.make_folder(temporary)
-    written = {
-        name: disk.write_file(temporary / name, chunks, atomic=False) for name, chunks in _contents(state, files)
-    }
+    contents = _contents(state, files)
+    written = {name: disk.write_file(temporary / name, [data], atomic=False) for name, data in contents}
     manifest = {
         "format": FORMAT,
         "files": {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in written.items()},
@@ -85,20 +78,15 @@ def write_checkpoint(
     disk.commit_folder(temporary, final)
 
 
-def _contents(state: TrainingState, files: Mapping[str, bytes]) -> Iterator[tuple[str, list[bytes]]]:
+def _contents(state: TrainingState, files: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
     """The files of a checkpoint, one after another, so that only one is serialized at a time."""
-    yield PROGRESS, [json.dumps(state.progress, indent=1, allow_nan=False).encode()]
+    yield PROGRESS, json.dumps(state.progress, indent=1, allow_nan=False).encode()
     for name, data in files.items():
         assert name not in {MANIFEST, PROGRESS, WEIGHTS, OPTIMIZER}, f"{name} is a reserved name"
         assert Path(name).name == name, f"{name} is not a plain file name"
-        yield name, [data]
-    yield WEIGHTS, [_serialized(state.weights)]
-    yield OPTIMIZER, [_serialized(state.optimizer)]
-
-
-def _serialized(tensors: Mapping[str, Tensor]) -> bytes:
-    """A safetensors file; equal tensors give equal bytes."""
-    return safetensors.save({name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)})
+        yield name, data
+    for name, tensors in ((WEIGHTS, state.weights), (OPTIMIZER, state.optimizer)):  # equal tensors give equal bytes
+        yield name, safetensors.save({key: tensors[key].detach().cpu().contiguous() for key in sorted(tensors)})
 
 
 class Checkpoint:
@@ -138,15 +126,10 @@ class Checkpoint:
 
     def state(self) -> TrainingState:
         """The saved state, every file verified."""
-        extra = self.files.keys() - {PROGRESS, WEIGHTS, OPTIMIZER}
-        for name in sorted(extra):
+        for name in sorted(self.files.keys() - {PROGRESS, WEIGHTS, OPTIMIZER}):
             self.read(name)
-        return TrainingState(
-            weights=safetensors.load(self.read(WEIGHTS)),
-            optimizer=safetensors.load(self.read(OPTIMIZER)),
-            progress=json.loads(self.read(PROGRESS)),
-            environment=self.environment,
-        )
+        weights, optimizer = (safetensors.load(self.read(name)) for name in (WEIGHTS, OPTIMIZER))
+        return TrainingState(weights, optimizer, json.loads(self.read(PROGRESS)), self.environment)
 
 
 @dataclass(frozen=True)
@@ -211,10 +194,7 @@ class Checkpoints:
 
     def _write(self, final: Path, state: TrainingState) -> None:
         try:
-            for old in (
-                partial_path(final),
-                final,
-            ):  # damaged, or of a run that was resumed from an earlier checkpoint
+            for old in (partial_path(final), final):  # damaged, or of a run that resumed from an earlier checkpoint
                 if old.exists():
                     self.disk.remove_folder(old)
             write_checkpoint(final, state, files=self.files, facts=self.facts, disk=self.disk)

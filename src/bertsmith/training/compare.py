@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from bertsmith.reports.report_page import write_report
 from bertsmith.reports.run_history import is_finished
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.training.pretrain import pretrain
-from bertsmith.training.pretrain_data import PretrainData, check_model
+from bertsmith.training.pretrain_data import PretrainData, meta_model
 from bertsmith.training.recipe import Recipe, with_overrides
 
 PAGE = "compare.html"
@@ -41,62 +41,43 @@ def compare(
     folders = {name: output / folder_name(name) for name in recipes}
     if len(set(folders.values())) < len(folders):
         raise ConfigError(f"two of these have the same folder name: {', '.join(recipes)}: give one of them a name=…")
-    if jobs > 1:
-        _check_minutes(recipes)
-    _check_models(recipes)
-    pending: dict[str, RecipeRun] = {}
+    _check(recipes, parallel=jobs > 1)
+    title = {name: f"{number} of {len(recipes)}: {name}" for number, name in enumerate(recipes, start=1)}
+    pending: dict[str, tuple[Recipe, Path]] = {}
     for name, recipe in recipes.items():
         if is_finished(folders[name], opened.with_vocabulary(recipe)):
-            say(f"{_position(name, recipes)} is finished")
+            say(f"{title[name]} is finished")
         else:
-            pending[name] = RecipeRun(recipe, Path(data), folders[name], device, quiet or jobs > 1)
-    with closing(
-        ordered_map(_pretrain, pending.values(), workers=min(jobs, len(pending) or 1), timeout=RUN_TIMEOUT)
-    ) as done:
+            pending[name] = recipe, folders[name]
+    train = partial(_pretrain, data=Path(data), device=device, quiet=quiet or jobs > 1)
+    workers = min(jobs, len(pending) or 1)
+    with closing(ordered_map(train, pending.values(), workers=workers, timeout=RUN_TIMEOUT)) as done:
         for name in pending:
             if jobs == 1:
-                say(_position(name, recipes))
+                say(title[name])
             next(done)
             if jobs > 1:
-                say(f"{_position(name, recipes)}: done")
+                say(f"{title[name]}: done")
     write_report(list(folders.values()), output / PAGE)
     return list(folders.values())
 
 
-@dataclass(frozen=True)
-class RecipeRun:
-    """One run; can be pickled."""
-
-    recipe: Recipe
-    data: Path
-    folder: Path
-    device: str
-    quiet: bool
-
-
-def _pretrain(run: RecipeRun) -> None:
+def _pretrain(run: tuple[Recipe, Path], *, data: Path, device: str, quiet: bool) -> None:
     torch.compiler.reset()  # graphs of the previous model are not needed any more
-    pretrain(run.recipe, run.data, run.folder, device=run.device, quiet=run.quiet)
+    recipe, folder = run
+    pretrain(recipe, data, folder, device=device, quiet=quiet)
 
 
-def _position(name: str, recipes: Mapping[str, Recipe]) -> str:
-    return f"{list(recipes).index(name) + 1} of {len(recipes)}: {name}"
-
-
-def _check_minutes(recipes: Mapping[str, Recipe]) -> None:
-    """Parallel runs slow each other down: minutes would not be comparable."""
-    timed = next((name for name, recipe in recipes.items() if recipe.minutes), None)
-    if timed is not None:
-        raise ConfigError(
-            f"{timed} sets minutes, and parallel jobs would share that time: set minutes=0 and steps, or --jobs 1"
-        )
-
-
-def _check_models(recipes: Mapping[str, Recipe]) -> None:
-    """Raises before the first run starts where encoder and objectives cannot be combined."""
+def _check(recipes: Mapping[str, Recipe], *, parallel: bool) -> None:
+    """Raises where minutes would not be comparable, or where encoder and objectives cannot be combined."""
+    for name, recipe in recipes.items():
+        if parallel and recipe.minutes:
+            raise ConfigError(
+                f"{name} sets minutes, and parallel jobs would share that time: set minutes=0 and steps, or --jobs 1"
+            )
     for name, recipe in recipes.items():
         try:
-            check_model(recipe)
+            meta_model(recipe)
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from error
 
@@ -116,7 +97,7 @@ def chosen_recipes(words: Sequence[str], find: Callable[[str], Recipe]) -> dict[
 
 def folder_name(word: str) -> str:
     """`bert/mini,learning_rate=1e-3` -> `bert-mini-learning_rate=1e-3`, or its own `name=…`."""
-    names = [change.partition("=")[2] for change in _split_overrides(word)[1:] if change.startswith("name=")]
+    names = [change.removeprefix("name=") for change in _split_overrides(word)[1:] if change.startswith("name=")]
     candidates = (re.sub(r"[^\w.=+-]+", "-", name).strip("-.") for name in (*names[::-1], word))
     return next(filter(None, candidates), "")
 

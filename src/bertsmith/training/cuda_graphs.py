@@ -11,7 +11,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,7 +104,7 @@ class CudaGraphs:
 
     def _capture(self, batch: Batch, rates: LearningRates, host_values: Mapping[str, float]) -> _Capture:
         device = self._world.device
-        static = _copy(batch, device)
+        static = batch.map(lambda tensor: tensor.to(device, copy=True))
         tensors = {rate: torch.zeros((), device=device) for rate in rates if rate is not None}
         held = [None if rate is None else DeviceLearningRate(rate, tensors[rate]) for rate in rates]
         host_tensors = {name: self._world.scalar(value) for name, value in host_values.items()}
@@ -115,15 +114,6 @@ class CudaGraphs:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             output = self._compute([static], held, lambda: host_tensors)
         return _Capture(graph, static, held, host_tensors, output)
-
-
-def _copy(batch: Batch, device: torch.device) -> Batch:
-    def copied(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: copied(part) for name, part in value.items()}
-        return value.to(device, copy=True) if isinstance(value, Tensor) else value
-
-    return Batch(**{item.name: copied(getattr(batch, item.name)) for item in dataclasses.fields(batch)})
 
 
 def _tensors(batch: Batch) -> Iterator[Tensor]:

@@ -89,12 +89,16 @@ class World:
         """
         if self.size == 1:
             return state
-        message: list[Any] = [_layout(state) if self.is_main and state is not None else None]
+        message: list[Any] = [None]
+        source = {"weights": state.weights, "optimizer": state.optimizer} if state is not None else {}
+        if self.is_main and state is not None:
+            each = [(kind, name, tensor) for kind, tensors in source.items() for name, tensor in tensors.items()]
+            shapes = [(kind, name, tensor.shape, tensor.dtype) for kind, name, tensor in each]
+            message = [(shapes, state.progress, state.environment)]
         dist.broadcast_object_list(message)
         if message[0] is None:
             return None
         shapes, progress, environment = message[0]
-        source = {"weights": state.weights, "optimizer": state.optimizer} if state is not None else {}
         received: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}}
         for kind, name, shape, dtype in shapes:
             if self.is_main:
@@ -104,17 +108,6 @@ class World:
             dist.broadcast(tensor, src=0)
             received[kind][name] = local_shard(name, tensor)
         return TrainingState(received["weights"], received["optimizer"], progress, environment)
-
-
-def _layout(
-    state: TrainingState,
-) -> tuple[list[tuple[str, str, torch.Size, torch.dtype]], dict[str, Any], dict[str, Any]]:
-    """Names, shapes and dtypes of a state's tensors, its progress and its environment."""
-    kinds = {"weights": state.weights, "optimizer": state.optimizer}
-    shapes = [
-        (kind, name, tensor.shape, tensor.dtype) for kind, tensors in kinds.items() for name, tensor in tensors.items()
-    ]
-    return shapes, state.progress, state.environment
 
 
 @contextmanager

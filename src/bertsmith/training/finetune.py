@@ -34,7 +34,8 @@ def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokeniz
     """The encoder of the model folder with a new head for the task, and notes for the user."""
     given = {**task.head_config(), **settings.head}
     head = config.from_dict(config.find_kind(OBJECTIVES, task.objective).Config, given, "head")
-    model, tokenizer, facts = open_for(settings.model, [head], dropout=settings.dropout, seed=settings.seed)
+    options: dict[str, Any] = {"tokenizer": settings.tokenizer, "dropout": settings.dropout, "seed": settings.seed}
+    model, tokenizer, facts = open_for(settings.model, [head], **options)
     notes = list(facts.notes)
     if settings.random_init:
         with torch.random.fork_rng(devices=[]):
@@ -171,19 +172,18 @@ class FinetuneRun(Run):
         if not self.data.dev:
             return None
         task, bf16 = self.data.task, self.trainer.forward_backward.bf16
-        result = predict(self.model, task, self.data.dev, self.tokenizer, length=self.data.max_length, bf16=bf16)
-        scores = task.score(result.examples, result.predictions)
-        self.fitted = task.fitted_head_config(result.examples, result.predictions)
+        dev, length = self.data.dev, self.data.max_length
+        predictions = predict(self.model, task, dev, self.tokenizer, length=length, bf16=bf16)
+        scores = task.score(dev, predictions)
+        self.fitted = task.fitted_head_config(dev, predictions)
         summary = " · ".join(f"{name} {value:.4f}" for name, value in scores.items() if "/" not in name)
-        cost = -scores[task.main_metric]
-        return Evaluation(
-            {"cost": cost, **{f"score/{name}": value for name, value in scores.items()}}, cost, f"dev {summary}"
-        )
+        metrics = {"cost": -scores[task.main_metric], **{f"score/{name}": value for name, value in scores.items()}}
+        return Evaluation(metrics, metrics["cost"], f"dev {summary}")
 
     def card_facts(self, metrics: Mapping[str, float]) -> dict[str, object]:
-        facts: dict[str, object] = {"task": self.config.name, "steps": self.trainer.steps_done}
-        scores = {key: value for key, value in metrics.items() if key.startswith("score/")}
-        return facts | {f"dev {key.partition('/')[2]}": f"{value:.4f}" for key, value in scores.items()}
+        scores = {key.removeprefix("score/"): value for key, value in metrics.items() if key.startswith("score/")}
+        facts = {f"dev {name}": f"{value:.4f}" for name, value in scores.items()}
+        return {"task": self.config.name, "steps": self.trainer.steps_done, **facts}
 
     def collect_facts(self) -> dict[str, Any]:
         """With sizes of the data, FLOPs of a token and peak FLOP/s."""

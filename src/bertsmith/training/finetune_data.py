@@ -1,7 +1,4 @@
-"""Data of a fine-tuning run: examples of a task, features, batches in a seeded order, and predictions.
-
-Short texts are packed into shared rows with separate attention, so that little is spent on padding.
-"""
+"""Data of a fine-tuning run: features, batches in a seeded order (short texts share rows), and predictions."""
 
 from __future__ import annotations
 
@@ -57,7 +54,6 @@ class TaskData:
 
 
 def build_task(settings: FinetuneConfig, labels: Sequence[str] = ()) -> Task:
-    """The task with its files."""
     files = {split: Path(path) for split, path in settings.files.items()}
     task: Task = settings.task.build(files=files, labels=labels)
     kind = settings.head.get("kind", task.objective)
@@ -92,10 +88,8 @@ def train_and_dev(settings: FinetuneConfig, task: Task) -> tuple[list[Example], 
         return train, task.examples("dev")
     if not fraction:
         return train, []
-    kept: list[Example] = []
-    dev: list[Example] = []
-    for example in train:
-        (dev if is_dev(example, fraction) else kept).append(example)
+    dev = [example for example in train if is_dev(example, fraction)]
+    kept = [example for example in train if not is_dev(example, fraction)]
     if not (kept and dev):
         raise ConfigError(
             f"dev_fraction={fraction:g} splits {len(train):,} examples into {len(kept):,} for training and "
@@ -127,19 +121,18 @@ def make_batch(
     padding_id: int,
     shape: tuple[int, int, int] | None = None,
     samples: Sequence[int] | None = None,
-    epoch: int = 0,
 ) -> Batch:
     """One batch of features with their labels, where known; text n is row n of all rows in order."""
     rows = [row for one in features for row in one.rows]
     numbers = samples or range(len(features))
     sample_ids = [number for number, one in zip(numbers, features, strict=True) for _ in one.rows]
-    shared: dict[str, Any] = {"length": length, "padding_id": padding_id, "pack": True, "epoch": epoch}
+    shared: dict[str, Any] = {"length": length, "padding_id": padding_id, "pack": True}
     labels, indices = objective_class(objective).collate_labels(features)
     if indices is None:
-        return collate(rows, labels={objective: labels}, shape=shape and shape[:2], sample_ids=sample_ids, **shared)
-    return collate(
-        rows, labels={objective: labels}, indices={objective: indices}, shape=shape, sample_ids=sample_ids, **shared
-    )
+        shared["shape"] = shape and shape[:2]
+    else:
+        shared |= {"shape": shape, "indices": {objective: indices}}
+    return collate(rows, labels={objective: labels}, sample_ids=sample_ids, **shared)
 
 
 @dataclass(frozen=True)
@@ -185,10 +178,8 @@ class FinetuneLoader(Prefetcher):
         self.micro_batch_size = micro_batch_size or max(batch_size // world.size, 1)
         self.order, self.steps = SampleOrder(len(features), seed), steps
         if batch_size % (self.micro_batch_size * world.size):
-            raise ConfigError(
-                f"micro-batches of {self.micro_batch_size} on {world.size} ranks do not divide steps of {batch_size} "
-                "evenly"
-            )
+            sizes = f"micro-batches of {self.micro_batch_size} on {world.size} ranks"
+            raise ConfigError(f"{sizes} do not divide steps of {batch_size} evenly")
         self.shape = self._static_shape(steps) if static_shape and world.device.type == "cuda" else None
 
     def _make(self, step: int) -> list[Batch]:
@@ -199,16 +190,11 @@ class FinetuneLoader(Prefetcher):
     def _batch(self, first: int) -> Batch:
         taken = self.order.take(first, self.micro_batch_size)
         features = [self.features[number] for _, number in taken]
-        batch = make_batch(
-            features,
-            self.objective,
-            length=self.length,
-            padding_id=self.padding_id,
-            shape=self.shape,
-            samples=[epoch * self.order.count + number for epoch, number in taken],
-        )
+        samples = [epoch * self.order.count + number for epoch, number in taken]
+        sizes: dict[str, Any] = {"length": self.length, "padding_id": self.padding_id, "shape": self.shape}
+        batch = make_batch(features, self.objective, samples=samples, **sizes)
         if self.shape:
-            return _pinned(batch.replace(dense=False))
+            return batch.replace(dense=False).map(Tensor.pin_memory)  # for asynchronous copies
         return batch.replace(max_seqlen=max(len(row) for one in features for row in one.rows))
 
     def _static_shape(self, steps: int) -> tuple[int, int, int]:
@@ -220,17 +206,6 @@ class FinetuneLoader(Prefetcher):
             rows, texts = max(rows, rows_needed(sizes, self.length)), max(texts, len(sizes))
             slots = max(slots, sum(0 if one.indices is None else len(one.indices) for one in some))
         return rows, texts, slots
-
-
-def _pinned(batch: Batch) -> Batch:
-    """The batch in pinned memory, for asynchronous copies to the GPU."""
-
-    def pinned(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: pinned(item) for name, item in value.items()}
-        return value.pin_memory() if isinstance(value, torch.Tensor) else value
-
-    return batch.replace(**{name: pinned(value) for name, value in vars(batch).items()})
 
 
 def batches_by_length(
@@ -250,22 +225,13 @@ def batches_by_length(
         yield some, make_batch([features[number] for number in some], objective, length=width, padding_id=padding_id)
 
 
-@dataclass(frozen=True)
-class TaskPredictions:
-    """Examples and their predictions."""
-
-    examples: list[Example]
-    predictions: list[Prediction]
-    truncated: int  # examples that were truncated
-
-
 def predict(
     model: Model, task: Task, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int, bf16: bool = False
-) -> TaskPredictions:
+) -> list[Prediction]:
     """A prediction for each example, on the model's device."""
     features = task.rows(examples, tokenizer, max_length=length)
     logits = predict_logits(model, features, task.objective, padding_id=tokenizer.padding_id, length=length, bf16=bf16)
-    return TaskPredictions(list(examples), task.decode(examples, features, logits), len(truncated_examples(features)))
+    return task.decode(examples, features, logits)
 
 
 @torch.no_grad()
@@ -273,12 +239,10 @@ def predict_logits(
     model: Model, features: Sequence[Features], objective: str, *, padding_id: int, length: int, bf16: bool = False
 ) -> list[NDArray[np.float32]]:
     """The logits of each of the features, in the shapes that `Task.decode` takes."""
-    device = next(model.parameters()).device
-    was_training = model.training
+    device, was_training = next(model.parameters()).device, model.training
     model.eval()
-    most = CUDA_TOKENS if device.type == "cuda" else TOKENS
-    if any(isinstance(module, BiLSTM) for module in model.modules()):  # 768 wide, some 70 kB a token
-        most = TOKENS
+    recurrent = any(isinstance(module, BiLSTM) for module in model.modules())  # 768 wide, some 70 kB a token
+    most = CUDA_TOKENS if device.type == "cuda" and not recurrent else TOKENS
     results: dict[int, NDArray[np.float32]] = {}
     for numbers, batch in batches_by_length(features, objective, length=length, padding_id=padding_id, max_tokens=most):
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):

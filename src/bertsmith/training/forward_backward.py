@@ -111,16 +111,14 @@ class ForwardBackward:
     @torch.no_grad()
     def corrupt(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
         """The corrupted batch on the device, its number of labels by loss term, and its number of tokens []."""
-        corrupted: tuple[Batch, dict[str, Tensor], Tensor] = self._corrupt(
-            batch.to(self.world.device, non_blocking=True)
-        )
+        moved = batch.to(self.world.device, non_blocking=True)
+        corrupted: tuple[Batch, dict[str, Tensor], Tensor] = self._corrupt(moved)
         return corrupted
 
     def seed_dropout(self, step: int, micro: int) -> None:
         """Dropout is a function of (seed, step, micro-batch, rank): torch's own generator is seeded with them."""
-        _seed_dropout(
-            self.world.device, counter_random.stream_key(self.seed, f"dropout/{step}/{micro}/{self.world.rank}")
-        )
+        name = f"dropout/{step}/{micro}/{self.world.rank}"
+        _seed_dropout(self.world.device, counter_random.stream_key(self.seed, name))
 
     def accumulate_gradients(
         self, batch: Batch, counts: Mapping[str, Tensor], *, step: int, micro: int, last: bool, seed: bool = True

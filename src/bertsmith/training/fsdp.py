@@ -74,10 +74,8 @@ class FSDP(DataParallel):
             gradient = self.parameters[weight.name].grad
             weight.tensor.grad = None if gradient is None else _local(gradient)
         local = get_total_norm([weight.tensor.grad for weight in weights if weight.tensor.grad is not None])
-        square = self.world.all_reduce(
-            {"square": local.to(self.world.device, exact_dtype(self.world.device)).square()}
-        )["square"]
-        return square.sqrt().float()
+        square = local.to(self.world.device, exact_dtype(self.world.device)).square()
+        return self.world.all_reduce({"square": square})["square"].sqrt().float()
 
     def gather_full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """On the CPU of rank 0, one after another; empty elsewhere."""

@@ -10,16 +10,16 @@ import math
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from bertsmith.errors import DataError, StorageError
 
 NAME = "events.jsonl"
 
 
-class EventLog:
+class EventLog(AbstractContextManager["EventLog"]):
     """`with EventLog(run / NAME) as log: log.write("step", **step.metrics())`; one writer at a time."""
 
     def __init__(self, path: str | Path, *, clock: Callable[[], float] = time.time) -> None:
@@ -45,7 +45,6 @@ class EventLog:
         os.ftruncate(self._file, end)
 
     def write(self, kind: str, **facts: Any) -> None:
-        """Appends one event."""
         event = {"kind": kind, "time": round(self._clock(), 3), **facts}
         line = json.dumps({name: _to_json(value) for name, value in event.items()}, allow_nan=False) + "\n"
         rest, begin = memoryview(line.encode()), os.fstat(self._file).st_size
@@ -67,19 +66,12 @@ class EventLog:
     def close(self) -> None:
         os.close(self._file)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self.close()
 
 
 def read_events(path: str | Path) -> list[dict[str, Any]]:
-    """All events in the order in which they were written, without a torn last line.
-
-    A resumed run has logged the steps after its checkpoint twice: the later event of a kind and step counts
-    (`last_of_each_step`).
-    """
+    """All events in order, without a torn last line; a resumed run has logged steps after its checkpoint twice."""
     path = Path(path)
     try:
         lines = path.read_bytes().split(b"\n")[:-1]  # the rest after the last newline is torn
@@ -101,10 +93,7 @@ def read_events(path: str | Path) -> list[dict[str, Any]]:
 
 def last_of_each_step(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     """The events of one kind by step, as if the run had never been interrupted."""
-    by_step: dict[int, dict[str, Any]] = {}
-    for event in events:
-        if event["kind"] == kind:
-            by_step[event["step"]] = event
+    by_step = {event["step"]: event for event in events if event["kind"] == kind}
     return [by_step[step] for step in sorted(by_step)]
 
 

@@ -59,7 +59,8 @@ def _train(run: Run, writer: RunWriter | None, display: ProgressDisplay) -> None
             _log(run, pending.popleft(), writer, display)
         if run.eval_every and step.number % run.eval_every == 0:
             _evaluate(run, writer, display)
-        if step.number % run.config.save_every == 0 and _save_is_due(run):
+        saves = not run.lean or run.trainer.seconds - run.saved_at >= LEAN_INTERVAL  # `seconds` are those of rank 0
+        if step.number % run.config.save_every == 0 and saves:
             _save(run, writer)
         if run.stops_early():
             display.note(f"stopped early: no improvement since step {run.best[0]:,} (patience={run.config.patience})")
@@ -91,11 +92,6 @@ def _evaluate(run: Run, writer: RunWriter | None, display: ProgressDisplay) -> N
     display.note(f"after step {done:,}: {evaluation.summary}")
 
 
-def _save_is_due(run: Run) -> bool:
-    """The same on all ranks: `seconds` are those of rank 0."""
-    return not run.lean or run.trainer.seconds - run.saved_at >= LEAN_INTERVAL
-
-
 def _save(run: Run, writer: RunWriter | None) -> None:
     state = run.trainer.state()
     run.saved_at = run.trainer.seconds
@@ -107,8 +103,7 @@ def _finish(run: Run, writer: RunWriter | None, display: ProgressDisplay) -> dic
     trainer = run.trainer
     if run.last[0] != trainer.steps_done:
         _evaluate(run, writer, display)
-    evaluation = run.last[1]
-    metrics = evaluation.metrics if evaluation else {}
+    metrics = run.last[1].metrics if run.last[1] else {}
     totals = {"steps": trainer.steps_done, "tokens": trainer.tokens, "seconds": trainer.seconds}
     if not run.lean:
         run.write_model("last", metrics)
@@ -124,18 +119,16 @@ class RunWriter:
 
     def __init__(self, run: Run, stack: ExitStack, *, resume: str, trackers: Sequence[str]) -> None:
         self.run = run
-        files = {RECIPE: run.config.to_json()}
-        self.checkpoints = stack.enter_context(
-            Checkpoints(run.folder, keep=run.config.keep_checkpoints, files=files, facts=run.fingerprints)
-        )
+        files, keep = {RECIPE: run.config.to_json()}, run.config.keep_checkpoints
+        checkpoints = Checkpoints(run.folder, keep=keep, files=files, facts=run.fingerprints)
+        self.checkpoints = stack.enter_context(checkpoints)
         resumed = self._resume(resume)
         initial = run.initial_state() if resumed.state is None else None
         self.state = initial[0] if initial else resumed.state
         self.notes = [*self._write_recipe(), *resumed.skipped, *(initial[1] if initial else ())]
         if resumed.checkpoint is not None and resumed.checkpoint.facts != run.fingerprints:
-            other = next(
-                name for name in run.fingerprints if resumed.checkpoint.facts.get(name) != run.fingerprints[name]
-            )
+            before = resumed.checkpoint.facts
+            other = next(name for name, value in run.fingerprints.items() if before.get(name) != value)
             raise ConfigError(f"{run.folder} was trained with another {other}: choose another -o, or pass the same one")
         self.log = stack.enter_context(EventLog(run.folder / EVENTS))
         self._restore_best()
@@ -148,16 +141,15 @@ class RunWriter:
             self.trackers.write(kind, facts["step"], facts)
 
     def save(self, state: TrainingState) -> None:
-        """A checkpoint, and all events so far with it."""
         self.checkpoints.save(state)
         self.write("checkpoint", step=state.step)
         self.log.sync()
 
     def _open_trackers(self, names: Sequence[str]) -> Any:
-        from bertsmith.training.trackers import open_trackers  # only when named
+        from bertsmith.training.trackers import Trackers  # only when named
 
         folder, done = self.run.folder, self.state.step if self.state else 0
-        return open_trackers(names, folder, name=folder.name, recipe=config.to_dict(self.run.config), step=done)
+        return Trackers(names, folder, name=folder.name, recipe=config.to_dict(self.run.config), step=done)
 
     def _resume(self, how: str) -> Resumed:
         folder, existing = self.run.folder, self.checkpoints.all()

@@ -1,7 +1,6 @@
 """Where weights, gradients and optimizer state live: replicated on every rank (DDP) or sharded over the ranks (FSDP2).
 
-Checkpoints hold full tensors either way, so that a run can resume the other way or on another number of ranks. FSDP is
-in a module of its own, because its imports from torch take a second.
+Checkpoints hold full tensors either way, so that a run can resume the other way or on another number of ranks.
 """
 
 from __future__ import annotations

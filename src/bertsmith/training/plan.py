@@ -56,7 +56,6 @@ class Schedule:
             raise ConfigError(f"schedule.ratio={self.ratio:g} must be at least 1")
 
     def factor(self, progress: float, warmup: float) -> float:
-        """The factor of the learning rate."""
         rising = progress < warmup
         match self.kind:
             case "linear":

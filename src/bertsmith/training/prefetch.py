@@ -18,16 +18,12 @@ class Prefetcher:
     """`prefetcher(step)`, counted from 0, in any order; the steps after the last one requested are prefetched."""
 
     def __init__(self, make: Callable[[int], Sequence[Batch]], *, source: object, steps: int = 1) -> None:
-        """`make` returns the micro-batches of a step, and is called for `steps` steps ahead concurrently.
-
-        `source` is where batches come from, for messages.
-        """
+        """`make` returns the micro-batches of a step, for `steps` steps ahead at a time; `source` is for messages."""
         self.make, self.source, self.steps = make, source, steps
         self._next: dict[int, Future[Sequence[Batch]]] = {}
         self._waits: dict[int, float] = {}
 
     def __call__(self, step: int) -> Sequence[Batch]:
-        """The micro-batches of a step."""
         began = time.monotonic()
         future = self._next[step] if step in self._next else self._start(step)
         try:

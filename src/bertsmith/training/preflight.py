@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from bertsmith import config
-from bertsmith.data.packing.packing import PackedBatch, Packing
+from bertsmith.data.packing.packing import PackedBatch
 from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
 from bertsmith.system.devices import choose_device
@@ -70,22 +70,21 @@ def check_tokenizer(context: PreflightContext) -> Finding:
     context.data = PretrainData.open(context.folder)
     context.recipe = context.data.with_vocabulary(context.recipe)
     tokenizer, table = context.data.tokenizer, context.recipe.encoder.vocab_size
-    text = (
-        f"{tokenizer.kind} with {tokenizer.vocab_size:,} tokens wrote these shards; the token table has {table:,} rows"
-    )
+    wrote = f"{tokenizer.kind} with {tokenizer.vocab_size:,} tokens wrote these shards"
     facts = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "fingerprint": tokenizer.fingerprint}
-    return Finding(text, {**facts, "table": table})
+    return Finding(f"{wrote}; the token table has {table:,} rows", {**facts, "table": table})
 
 
 def check_rows(context: PreflightContext) -> Finding:
     """Rows per epoch, epochs, padding, and whether rows have the labels that objectives need from the data."""
     packing = context.packing = context.data.packing(context.recipe)
-    batches = _sample(packing)
+    epoch, rows = packing.rows_per_epoch, min(SAMPLE_ROWS, packing.rows_per_epoch)
+    batches = [packing.rows(number * epoch // SAMPLES, rows) for number in range(SAMPLES)]
     padding = 1 - sum(batch.tokens for batch in batches) / sum(batch.input_ids.size for batch in batches)
-    facts: dict[str, Any] = {"rows_per_epoch": packing.rows_per_epoch, "padding": padding}
-    text = f"{packing.rows_per_epoch:,} an epoch"
+    facts: dict[str, Any] = {"rows_per_epoch": epoch, "padding": padding}
+    text = f"{epoch:,} an epoch"
     if context.total_rows is not None:
-        facts["epochs"] = context.total_rows / packing.rows_per_epoch
+        facts["epochs"] = context.total_rows / epoch
         text += f", {facts['epochs']:,.1f} epochs"
     advice = context.dropout_advice(facts.get("epochs", 0))
     text += f"; {padding:.1%} padding in {sum(len(batch.input_ids) for batch in batches)} of them"
@@ -97,19 +96,13 @@ def check_rows(context: PreflightContext) -> Finding:
     return Finding(text + advice, facts, "note" if advice else "ok")
 
 
-def _sample(packing: Packing) -> list[PackedBatch]:
-    rows = min(SAMPLE_ROWS, packing.rows_per_epoch)
-    return [packing.rows(number * packing.rows_per_epoch // SAMPLES, rows) for number in range(SAMPLES)]
-
-
 def _label_sources() -> dict[str, tuple[str, str]]:
     """By objective whose labels come with the rows: the packing that makes them, and the name of label 1."""
-    kinds = {kind: config.find_kind(PACKINGS, kind).Config for kind in config.kinds(PACKINGS)}
-    return {
-        objective: (kind, positive)
-        for kind, settings in kinds.items()
-        for objective, positive in getattr(settings, "labels", {}).items()
-    }
+    sources: dict[str, tuple[str, str]] = {}
+    for kind in config.kinds(PACKINGS):
+        labels = getattr(config.find_kind(PACKINGS, kind).Config, "labels", {})
+        sources |= {objective: (kind, positive) for objective, positive in labels.items()}
+    return sources
 
 
 def _pair_shares(
@@ -169,7 +162,6 @@ def check_run_folder(context: PreflightContext) -> Finding | None:
 
 
 def check_disk(context: PreflightContext) -> Finding:
-    """Space for checkpoints and model folders."""
     state = context.trainer.state()
     weights = tensor_bytes(state.weights)
     checkpoint = weights + tensor_bytes(state.optimizer)
@@ -179,7 +171,8 @@ def check_disk(context: PreflightContext) -> Finding:
     text = f"{format_bytes(needed)} for {keep} + 1 checkpoints of {format_bytes(checkpoint)} and {MODELS} models"
     if context.output is None:
         return Finding(f"{text}; pass -o to compare with the free space", facts)
-    free, used = shutil.disk_usage(_nearest_existing(context.output)).free, _used_bytes(context.output)
+    free = shutil.disk_usage(_nearest_existing(context.output)).free
+    used = sum(path.stat().st_size for path in context.output.rglob("*") if path.is_file())
     facts |= {"free_bytes": free, "used_bytes": used}
     text += f"; {format_bytes(free)} free" + (f", {format_bytes(used)} used by this run" if used else "")
     if needed > free + used:
@@ -190,10 +183,6 @@ def check_disk(context: PreflightContext) -> Finding:
 def _nearest_existing(path: Path) -> Path:
     path = path.absolute()
     return next(parent for parent in (path, *path.parents) if parent.exists())
-
-
-def _used_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 class Check(NamedTuple):
@@ -236,7 +225,8 @@ def preflight(
         except BertsmithError as error:
             finding = problem(error)
         except torch.OutOfMemoryError:
-            finding = problem(trial.out_of_memory(context))
+            rows, advice = context.forward_rows, trial.memory_advice(context)
+            finding = problem(BertsmithError(f"out of memory with {rows:,} rows in one forward: {advice}"))
         if finding is not None:
             if finding.error is not None:
                 failed.add(check.name)

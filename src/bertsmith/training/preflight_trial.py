@@ -18,12 +18,11 @@ from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.summary import parameters_by_module
-from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.objective import Objective
 from bertsmith.system.progress import format_duration
 from bertsmith.training.distributed import World
 from bertsmith.training.pretrain import make_trainer
-from bertsmith.training.pretrain_data import PretrainData, PretrainLoader, load_start
+from bertsmith.training.pretrain_data import PretrainData, PretrainLoader, load_start, meta_model
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.signals import StopSignal
 from bertsmith.training.step import Step
@@ -48,10 +47,8 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, with None for numbers that are not finite."""
-        facts = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in self.facts.items()
-        }
+        infinite = {name for name, value in self.facts.items() if isinstance(value, float) and not math.isfinite(value)}
+        facts = self.facts | dict.fromkeys(infinite)
         return {"check": self.name, "state": self.state, "text": self.text, **facts}
 
 
@@ -77,7 +74,6 @@ class PreflightContext:
 
     @property
     def forward_rows(self) -> int:
-        """Rows of one forward."""
         return self.recipe.rank_rows(1)
 
     @property
@@ -98,25 +94,17 @@ class PreflightContext:
 
 
 def format_bytes(size: float) -> str:
-    """A number of bytes as MB or GB."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
 def count_parameters(recipe: Recipe) -> int:
     """Of the encoder and all heads; allocates no weights."""
-    with on_meta_device():
-        model = Model.build(recipe.encoder, recipe.objectives.values())
-    return sum(weight.numel() for weight in model.parameters())
+    return sum(weight.numel() for weight in meta_model(recipe).parameters())
 
 
 def recipe_facts(recipe: Recipe) -> dict[str, int]:
-    """The main figures of a recipe."""
-    return {
-        "parameters": count_parameters(recipe),
-        "max_length": recipe.max_length,
-        "batch_size": recipe.batch_size,
-        "steps": recipe.steps,
-    }
+    sizes = {"max_length": recipe.max_length, "batch_size": recipe.batch_size, "steps": recipe.steps}
+    return {"parameters": count_parameters(recipe), **sizes}
 
 
 def check_model(context: PreflightContext) -> Finding:
@@ -137,11 +125,10 @@ def check_model(context: PreflightContext) -> Finding:
 def trial_recipe(recipe: Recipe, parameters: int, device: str) -> Recipe:
     """The recipe with a small batch size; on an accelerator the shape of a forward stays."""
     rows = recipe.rank_rows(1)
+    forwards = 1 if device == "cpu" else min(MAX_FORWARDS, recipe.batch_size // rows)
     if device == "cpu":
         tokens = min(CPU_TOKENS, CPU_FLOP / (6 * parameters))
         rows = min(rows, max(1, int(tokens / recipe.max_length)))
-        return replace(recipe, batch_size=rows, batch_size_warmup=None, micro_batch_size=rows)
-    forwards = min(MAX_FORWARDS, recipe.batch_size // rows)
     return replace(recipe, batch_size=rows * forwards, batch_size_warmup=None, micro_batch_size=rows)
 
 
@@ -178,11 +165,6 @@ def memory_advice(context: PreflightContext) -> str:
     return f"{first}take a smaller encoder or max_length"
 
 
-def out_of_memory(context: PreflightContext) -> BertsmithError:
-    """The error that the run would end with."""
-    return BertsmithError(f"out of memory with {context.forward_rows:,} rows in one forward: {memory_advice(context)}")
-
-
 def check_step(context: PreflightContext) -> Finding:
     """One forward, backward and update: are loss and gradient those of an untrained model?"""
     if context.world.device.type == "cuda":
@@ -191,7 +173,9 @@ def check_step(context: PreflightContext) -> Finding:
     first = next(context.trainer)
     metrics = {name: value for name, value in first.metrics().items() if name not in ("step", "seconds")}
     facts: dict[str, Any] = metrics | {"seconds": time.monotonic() - began}
-    chance = {} if context.recipe.start else chance_losses(context.model)
+    heads = [module for module in context.model.objectives.modules() if isinstance(module, Objective)]
+    # of uniform predictions, by objective with a fixed number of classes
+    chance = {} if context.recipe.start else {head.name: math.log(head.classes) for head in heads if head.classes}
     facts |= {f"expected/{name}": value for name, value in chance.items()}
     losses = ", ".join(_loss_and_chance(first, name, chance) for name in first.scores.losses)
     text = f"{_trial_rows(context)}: loss {losses}; gradient norm {first.gradient_norm:.3g}"
@@ -200,17 +184,11 @@ def check_step(context: PreflightContext) -> Finding:
         text += f"; {format_bytes(facts['peak_bytes'])} peak memory"
     if first.skipped:
         return problem(DataError(f"loss or gradient of the first step is not finite ({text})"), facts)
-    far = [name for name in chance if abs(first.scores.losses[name] - chance[name]) > FAR_FROM_CHANCE]
-    far = [name for name in far if first.scores.counts[name]]
+    labelled = [name for name in chance if first.scores.counts[name]]
+    far = [name for name in labelled if abs(first.scores.losses[name] - chance[name]) > FAR_FROM_CHANCE]
     if far:
         text += f"; {far[0]} is far from chance: check encoder.initializer_range and the objective's weight"
     return Finding(text, facts, "note" if far else "ok")
-
-
-def chance_losses(model: Model) -> dict[str, float]:
-    """The loss of uniform predictions, by objective with a fixed number of classes."""
-    objectives = [module for module in model.objectives.modules() if isinstance(module, Objective)]
-    return {objective.name: math.log(objective.classes) for objective in objectives if objective.classes}
 
 
 def check_speed(context: PreflightContext) -> Finding:
@@ -226,15 +204,15 @@ def check_speed(context: PreflightContext) -> Finding:
     seconds = time.monotonic() - began
     rows, minutes = sum(step.rows for step in steps) / seconds, context.recipe.minutes
     facts: dict[str, Any] = {"steps": len(steps), "tokens_per_second": tokens / seconds, "rows_per_second": rows}
-    text = (
-        f"{tokens / seconds:,.0f} tokens/s over {len(steps)} step{'s' * (len(steps) > 1)} of {_trial_rows(context)}; "
-    )
+    many = "s" * (len(steps) > 1)
+    text = f"{tokens / seconds:,.0f} tokens/s over {len(steps)} step{many} of {_trial_rows(context)}; "
     if context.total_rows is None:
         facts["epochs"] = rows * 60 * minutes / context.packing.rows_per_epoch
         text += f"{minutes:g} minutes are {facts['epochs']:,.1f} epochs"
     else:
-        facts["run_seconds"] = context.total_rows / rows
-        text += f"the run takes about {_duration(facts['run_seconds'])}, without evaluation and checkpoints"
+        facts["run_seconds"] = left = context.total_rows / rows
+        duration = format_duration(left) if left < 2 * 86_400 else f"{left / 86_400:,.1f} days"
+        text += f"the run takes about {duration}, without evaluation and checkpoints"
     advice = context.dropout_advice(facts.get("epochs", 0))
     return Finding(text + advice, facts, "note" if advice else "ok")
 
@@ -253,12 +231,7 @@ def _trial_rows(context: PreflightContext) -> str:
     return shown if rows == full else f"{shown} (of the recipe's {full:,})"
 
 
-def _duration(seconds: float) -> str:
-    return format_duration(seconds) if seconds < 2 * 86_400 else f"{seconds / 86_400:,.1f} days"
-
-
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> int:
-    """Of all tensors together."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 

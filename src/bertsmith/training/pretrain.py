@@ -15,19 +15,16 @@ from bertsmith import config
 from bertsmith.model_io.model import Model
 from bertsmith.nn import autotune
 from bertsmith.nn.autotune import tune_attention
-from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.objective import Objective
 from bertsmith.system.devices import choose_device, measure_peak_flops, supports_fp8
 from bertsmith.training.checkpoints import TrainingState
 from bertsmith.training.distributed import World, join_process_group
-from bertsmith.training.forward_backward import Precision
 from bertsmith.training.loop import run_training
-from bertsmith.training.pretrain_data import PretrainData, PretrainLoader, build_model, load_start
+from bertsmith.training.pretrain_data import PretrainData, PretrainLoader, build_model, load_start, meta_model
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.roofline import device_seconds, flops_per_token, is_short
+from bertsmith.training.roofline import SHORT_STEP, device_seconds, flops_per_token, step_seconds
 from bertsmith.training.run import Evaluation, Run, memory_advice, with_saved_precision
 from bertsmith.training.signals import StopSignal
-from bertsmith.training.step import Scores
 from bertsmith.training.trainer import Trainer
 from bertsmith.types import IGNORE_INDEX, Batch
 
@@ -121,18 +118,17 @@ class PretrainRun(Run):
         return build_model(self.config, self.data.tokenizer)
 
     def evaluate(self) -> Evaluation | None:
-        """Held-out losses and accuracies."""
         if not self.held_out:
             return None
         scores = self.trainer.evaluate(self.held_out)
         terms = [f"{name} {loss:.3f} ({scores.accuracies[name]:.1%})" for name, loss in scores.losses.items()]
-        return Evaluation({"loss": scores.loss, **_flat(scores)}, scores.loss, f"held out {' · '.join(terms)}")
+        return Evaluation(scores.metrics(), scores.loss, f"held out {' · '.join(terms)}")
 
     def card_facts(self, metrics: Mapping[str, float]) -> dict[str, object]:
-        facts: dict[str, object] = {"recipe": self.config.name, "steps": self.trainer.steps_done}
-        facts |= {"tokens": self.trainer.tokens}
-        by_term = {key: value for key, value in metrics.items() if "/" in key}
-        return facts | {f"held-out {key.replace('/', ' of ')}": f"{value:.4f}" for key, value in by_term.items()}
+        steps, tokens = self.trainer.steps_done, self.trainer.tokens
+        terms = {key.replace("/", " of "): value for key, value in metrics.items() if "/" in key}
+        scores = {f"held-out {name}": f"{value:.4f}" for name, value in terms.items()}
+        return {"recipe": self.config.name, "steps": steps, "tokens": tokens, **scores}
 
     def collect_facts(self) -> dict[str, Any]:
         """With chance and unigram baselines, FLOPs of a token and peak FLOP/s."""
@@ -182,10 +178,9 @@ def resolve_auto(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, di
 
 
 def _has_short_steps(recipe: Recipe, world: World) -> bool:
-    with on_meta_device():
-        model = Model.build(recipe.encoder, recipe.objectives.values())
     peak, length = measure_peak_flops(world.device, torch.bfloat16), recipe.max_length
-    return is_short(model, tokens=recipe.rank_rows(world.size) * length, length=length, peak=peak)
+    tokens = recipe.rank_rows(world.size) * length
+    return step_seconds(meta_model(recipe), tokens=tokens, length=length, peak=peak) < SHORT_STEP
 
 
 def _resolve_precision(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
@@ -195,8 +190,8 @@ def _resolve_precision(recipe: Recipe, folder: Path, world: World) -> tuple[Reci
         return recipe, {}
     times = _time_precisions(recipe, world) if world.is_main else {}
     faster = world.all_reduce({"fp8": world.scalar(bool(times) and autotune.fp8_is_faster(times))})
-    precision: Precision = "fp8" if faster["fp8"] > 0 else "bf16"
-    return replace(recipe, precision=precision), {"precision_seconds": times} if times else {}
+    recipe = replace(recipe, precision="fp8" if faster["fp8"] > 0 else "bf16")
+    return recipe, {"precision_seconds": times} if times else {}
 
 
 def _time_precisions(recipe: Recipe, world: World) -> autotune.Times:
@@ -204,8 +199,7 @@ def _time_precisions(recipe: Recipe, world: World) -> autotune.Times:
     compute = recipe.compute
     if compute.deterministic or compute.fsdp or compute.compile is False or not supports_fp8(world.device):
         return {}
-    with on_meta_device():
-        block = autotune.find_fp8_block(Model.build(recipe.encoder, recipe.objectives.values()))
+    block = autotune.find_fp8_block(meta_model(recipe))
     if block is None:
         return {}
     clock = partial(device_seconds, device=world.device)
@@ -217,8 +211,3 @@ def _majority_share(labels: Sequence[torch.Tensor]) -> float:
     joined = torch.cat(list(labels))
     counts = joined[joined != IGNORE_INDEX].bincount()
     return float(counts.max() / counts.sum()) if len(counts) else 0.0
-
-
-def _flat(scores: Scores) -> dict[str, float]:
-    losses = {f"loss/{name}": value for name, value in scores.losses.items()}
-    return losses | {f"accuracy/{name}": value for name, value in scores.accuracies.items()}

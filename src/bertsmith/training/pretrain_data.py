@@ -15,16 +15,15 @@ from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.folder_tokenizer import vocabulary_of
-from bertsmith.model_io.huggingface.electra import generator_model
 from bertsmith.model_io.huggingface.family import POOLER
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model
+from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.system.workers import FunctionWorkers, WorkerDied, default_workers
 from bertsmith.tokenizers.tokenizer import Tokenizer, load
 from bertsmith.training.distributed import World
 from bertsmith.training.prefetch import Prefetcher
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.run import GENERATOR
 from bertsmith.types import Batch
 
 VOCAB_MULTIPLE = 64  # rows of the token table, so that GPUs get matrices of suitable sizes
@@ -68,12 +67,9 @@ class PretrainData:
 
     def packing(self, recipe: Recipe, shards: Shards | None = None) -> Packing:
         """The rows of the recipe's packing, of the training shards or of the shards given."""
+        tokens = {"frame": self.tokenizer.frame_ids, "padding_id": self.tokenizer.padding_id}
         packing: Packing = recipe.packing.build(
-            shards or self.shards,
-            frame=self.tokenizer.frame_ids,
-            max_length=recipe.max_length,
-            padding_id=self.tokenizer.padding_id,
-            seed=recipe.seed,
+            shards or self.shards, max_length=recipe.max_length, seed=recipe.seed, **tokens
         )
         return packing
 
@@ -86,9 +82,8 @@ class PretrainData:
         rows = min(recipe.eval_rows, packing.rows_per_epoch)
         size = min(recipe.micro_batch_size or 32, max(rows // world.size, 1))  # so that every rank has some
         batches = [from_packed(packing.rows(first, min(size, rows - first))) for first in range(0, rows, size)]
-        if rows < world.size:  # all ranks evaluate all rows, which leaves the means unchanged
-            return batches
-        return batches[world.rank :: world.size]
+        # with fewer rows than ranks, all ranks evaluate all rows, which leaves the means unchanged
+        return batches if rows < world.size else batches[world.rank :: world.size]
 
     def unigram_loss(self) -> float | None:
         """The held-out loss in nats of predicting every token by its frequency; None without held-out data."""
@@ -150,35 +145,30 @@ def _worker_count(world: World) -> int:
 
 
 def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Model:
-    """A model with new weights."""
     torch.manual_seed(recipe.seed)
-    return Model.build(
-        recipe.encoder, recipe.objectives.values(), vocabulary=vocabulary_of(tokenizer), seed=recipe.seed
-    )
+    vocabulary, objectives = vocabulary_of(tokenizer), recipe.objectives.values()
+    return Model.build(recipe.encoder, objectives, vocabulary=vocabulary, seed=recipe.seed)
 
 
-def check_model(recipe: Recipe) -> None:
-    """A ConfigError where encoder and objectives cannot be combined; allocates no weights."""
-    with torch.device("meta"):
-        Model.build(recipe.encoder, recipe.objectives.values())
+def meta_model(recipe: Recipe) -> Model:
+    """A model without values; a ConfigError where encoder and objectives cannot be combined."""
+    with on_meta_device():
+        return Model.build(recipe.encoder, recipe.objectives.values())
 
 
 def load_start(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
     """Loads the weights that the recipe starts from into its model, if any; returns notes for the user."""
     if recipe.start:
         return load_weights(model, recipe.start, tokenizer)
-    if recipe.after:
-        return [
-            f"{recipe.name} is a second stage, but starts with new weights: --start it from a run of {recipe.after}"
-        ]
-    return []
+    note = f"{recipe.name} is a second stage, but starts with new weights: --start it from a run of {recipe.after}"
+    return [note] if recipe.after else []
 
 
 def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[str]:
     """Copies the weights of a model folder into a model; returns notes for the user.
 
-    Encoder and vocabulary must be the same; heads and a pooler that the folder lacks keep their new weights. A
-    generator beside the folder is loaded too.
+    Encoder and vocabulary must be the same; heads and a pooler that the folder lacks keep their new weights.
+    Auxiliary models of objectives beside the folder are loaded too.
     """
     other, other_tokenizer, _ = open_model(folder)
     if other_tokenizer.tokens() != tokenizer.tokens():
@@ -197,15 +187,13 @@ def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list
     heads = {f"the head {name}" for name in set(model.objectives) & set(other.objectives)}
     new = sorted({_module(name) for name in weights.keys() - saved.keys()} - heads)
     unused = sorted({_module(name) for name in saved.keys() - weights.keys()} - heads)
-    notes = [f"started from the weights of {folder}"]
-    notes += [f"{name} is new" for name in new]
+    notes = [f"started from the weights of {folder}", *(f"{name} is new" for name in new)]
     notes += [f"{name} of {folder} is not used" for name in unused]
-    if generator := generator_model(model):
-        beside = Path(folder).parent / GENERATOR / Path(folder).name
-        notes += load_weights(generator, beside, tokenizer) if beside.is_dir() else ["the generator is new"]
+    for part, auxiliary in model.auxiliary_models().items():
+        beside = Path(folder).parent / part / Path(folder).name
+        notes += load_weights(auxiliary, beside, tokenizer) if beside.is_dir() else [f"the {part} is new"]
     return notes
 
 
 def _module(name: str) -> str:
-    """The module of a weight, in words."""
     return "the pooler" if name.startswith(f"{POOLER}.") else f"the head {name.split('.')[1]}"

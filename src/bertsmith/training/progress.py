@@ -1,7 +1,4 @@
-"""Progress of a run on standard error: loss, learning rate, tokens/s, MFU, memory, time left.
-
-One live line on a terminal, with a chart of the loss above it on request; plain lines elsewhere.
-"""
+"""Progress of a run on standard error: one live line on a terminal, with a chart on request; plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ import torch
 
 from bertsmith.reports import text_charts
 from bertsmith.system.progress import format_duration
-from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
 
@@ -38,17 +34,12 @@ class Throughput:
         while len(self.marks) > 2 and now - self.marks[0][0] > WINDOW:
             del self.marks[0]
 
-    @property
-    def tokens_per_second(self) -> float:
-        """0 until two steps are done."""
-        span = self.marks[-1][0] - self.marks[0][0] if self.marks else 0.0
-        return (self.marks[-1][1] - self.marks[0][1]) / span if span > 0 else 0.0
-
-    @property
-    def wait_share(self) -> float:
-        """Share of the time spent waiting for data."""
-        span = self.marks[-1][0] - self.marks[0][0] if self.marks else 0.0
-        return (self.marks[-1][2] - self.marks[0][2]) / span if span > 0 else 0.0
+    def rates(self) -> tuple[float, float]:
+        """Tokens per second, and the share of the time spent waiting for data; 0 until two steps are done."""
+        if len(self.marks) < 2 or self.marks[-1][0] <= self.marks[0][0]:
+            return 0.0, 0.0
+        seconds, tokens, waited = (last - first for first, last in zip(self.marks[0], self.marks[-1], strict=True))
+        return tokens / seconds, waited / seconds
 
 
 class ProgressDisplay:
@@ -69,18 +60,14 @@ class ProgressDisplay:
         self.stream = stream or sys.stderr
         self.live = not quiet and self.stream.isatty()
         self.chart = chart and self.live
-        self.began, self.from_step, self.from_progress = (
-            time.monotonic(),
-            trainer.steps_done,
-            self._progress(trainer.steps_done),
-        )
+        self.began, self.from_step = time.monotonic(), trainer.steps_done
+        self.from_progress = self._progress(trainer.steps_done)
         self.throughput = Throughput()
         self._last, self._lines = 0.0, 0
         self._curves: dict[str, tuple[list[float], list[float]]] = {}
 
     def _progress(self, step: int) -> float:
-        plan: TrainingPlan = self.trainer.plan
-        return plan.progress(step, self.trainer.seconds)
+        return self.trainer.plan.progress(step, self.trainer.seconds)
 
     def step(self, step: Step, *, waited: float = 0.0) -> None:
         """Records a step; shows it if it is the first one or if it is time to."""
@@ -100,10 +87,10 @@ class ProgressDisplay:
             self.began, self.from_progress = now, self._progress(step.number)
 
     def line(self, step: Step, seconds: float) -> str:
-        """The progress line of a step."""
         progress = self._progress(step.number)
         left = seconds * (1 - progress) / (progress - self.from_progress) if progress > self.from_progress else 0.0
-        speed = self.throughput.tokens_per_second or step.tokens / max(seconds, 1e-9)
+        speed, wait_share = self.throughput.rates()
+        speed = speed or step.tokens / max(seconds, 1e-9)
         parts = [
             f"step {step.number:,} ({progress:.0%})",
             " ".join(f"{name} {loss:.3f}" for name, loss in step.scores.losses.items()),
@@ -113,30 +100,24 @@ class ProgressDisplay:
         if self.flops and self.peak:
             parts.append(f"MFU {speed * self.flops / self.peak:.0%}")
         parts.append(f"{_memory(self.trainer.world.device) / 2**30:.1f} GiB")
-        if self.throughput.wait_share > MIN_WAIT:
-            parts.append(f"waiting for data {self.throughput.wait_share:.0%}")
+        if wait_share > MIN_WAIT:
+            parts.append(f"waiting for data {wait_share:.0%}")
         return " · ".join([*parts, f"{format_duration(left)} left"])
 
     def note(self, text: str) -> None:
         """Prints a permanent line."""
         if not self.quiet:
-            self._clear()
+            self.close()
             print(text, file=self.stream, flush=True)
-
-    def close(self) -> None:
-        """Removes the live lines."""
-        self._clear()
 
     def _chart(self) -> list[str]:
         if not self.chart:
             return []
-        smooth = {
-            name: (steps, text_charts.smooth(losses, 0.9).tolist()) for name, (steps, losses) in self._curves.items()
-        }
-        return text_charts.chart(smooth, width=WIDTH, height=HEIGHT, title="training loss, smoothed", x_label="steps")
+        curves = {name: (at, text_charts.smooth(losses, 0.9).tolist()) for name, (at, losses) in self._curves.items()}
+        return text_charts.chart(curves, width=WIDTH, height=HEIGHT, title="training loss, smoothed", x_label="steps")
 
     def _draw(self, lines: list[str]) -> None:
-        self._clear()
+        self.close()
         if self.live:
             columns = shutil.get_terminal_size().columns  # a wrapped line could not be removed again
             self.stream.write("\n".join(line[: columns - 1] for line in lines))
@@ -145,7 +126,8 @@ class ProgressDisplay:
             self.stream.write(lines[-1] + "\n")
         self.stream.flush()
 
-    def _clear(self) -> None:
+    def close(self) -> None:
+        """Removes the live lines."""
         if self._lines:
             up = f"\x1b[{self._lines - 1}A" if self._lines > 1 else ""
             self.stream.write(f"\r{up}\x1b[J")

@@ -71,19 +71,10 @@ class Recipe:
     @cached_property
     def plan(self) -> TrainingPlan:
         """The learning rates of the run."""
-        return TrainingPlan(
-            steps=self.steps,
-            minutes=self.minutes,
-            learning_rate=self.learning_rate,
-            warmup=self.warmup,
-            schedule=self.schedule,
-            layer_decay=self.layer_decay,
-            unfreeze=self.unfreeze,
-        )
+        return _plan(self, self.steps, self.minutes)
 
     @cached_property
     def batch_sizes(self) -> BatchSizes:
-        """The rows of each step."""
         return BatchSizes(self.batch_size, self.batch_size_warmup)
 
     def rank_rows(self, world_size: int) -> int:
@@ -93,11 +84,6 @@ class Recipe:
     def to_json(self) -> bytes:
         """Every setting written out; equal recipes give equal bytes."""
         return (json.dumps(config.to_dict(self), indent=1, ensure_ascii=False) + "\n").encode()
-
-
-def read_recipe(path: Path) -> Recipe:
-    """A recipe from a JSON or TOML file."""
-    return config.read_file(Recipe, path)
 
 
 def with_overrides(recipe: Recipe, changes: Iterable[str]) -> Recipe:
@@ -111,6 +97,7 @@ class FinetuneConfig:
 
     task: Annotated[Any, Registry(TASKS)]  # the task and its settings
     model: str  # model folder whose encoder is fine-tuned
+    tokenizer: str = ""  # folder of its tokenizer; empty: the model folder
     files: dict[str, str] = field(default_factory=dict)  # of the task, by split, or its folder under data
     head: dict[str, Any] = field(default_factory=dict)  # settings of the objective that the task leaves open
     dropout: float | None = None  # in the whole encoder; absent: as in the model folder
@@ -147,7 +134,6 @@ class FinetuneConfig:
 
     @property
     def name(self) -> str:
-        """The task's name on the command line."""
         return task_name(self.task)
 
     def steps(self, examples: int) -> int:
@@ -160,18 +146,16 @@ class FinetuneConfig:
 
     def plan(self, examples: int) -> TrainingPlan:
         """The learning rates of the run."""
-        return TrainingPlan(
-            steps=self.steps(examples),
-            learning_rate=self.learning_rate,
-            schedule=self.schedule,
-            warmup=self.warmup,
-            layer_decay=self.layer_decay,
-            unfreeze=self.unfreeze,
-        )
+        return _plan(self, self.steps(examples))
 
     def to_json(self) -> bytes:
         """Every setting written out; equal settings give equal bytes."""
         return (json.dumps(config.to_dict(self), indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _plan(settings: Recipe | FinetuneConfig, steps: int, minutes: float = 0.0) -> TrainingPlan:
+    names = ("learning_rate", "warmup", "schedule", "layer_decay", "unfreeze")
+    return TrainingPlan(steps=steps, minutes=minutes, **{name: getattr(settings, name) for name in names})
 
 
 def task_name(settings: Any) -> str:
@@ -201,10 +185,6 @@ def make_finetune_config(
             head[key] = config.parse_value(value)
         else:
             for_run.append(change)
-    settings = FinetuneConfig(
-        task=find_task(task, for_task),
-        model=str(model),
-        files={name: str(path) for name, path in files.items()},
-        head=head,
-    )
+    paths = {name: str(path) for name, path in files.items()}
+    settings = FinetuneConfig(task=find_task(task, for_task), model=str(model), files=paths, head=head)
     return config.override(settings, for_run)

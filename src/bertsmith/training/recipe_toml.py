@@ -1,8 +1,4 @@
-"""A recipe as TOML with every setting written out and explained.
-
-Explanations come from the comments and docstrings beside the settings in the code. Reading the file gives an equal
-recipe. This module knows no setting by name.
-"""
+"""A recipe as TOML with every setting and its explanation: the comments and docstrings beside it in the code."""
 
 from __future__ import annotations
 
@@ -40,12 +36,11 @@ PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The recipe as TOML; `read_recipe` of it gives an equal one."""
+    """The recipe as TOML; reading it gives an equal one."""
     return HEAD + "\n" + "\n".join(_table("", recipe, [])) + "\n"
 
 
 def write_toml(recipe: Recipe, path: Path, *, force: bool = False) -> None:
-    """Writes `to_toml` to a new file."""
     if path.suffix != ".toml":
         raise BertsmithError(f"{path} must end in .toml")
     if path.exists() and not force:
@@ -54,8 +49,6 @@ def write_toml(recipe: Recipe, path: Path, *, force: bool = False) -> None:
 
 
 class _Line(NamedTuple):
-    """One setting."""
-
     key: str
     value: str | None  # as TOML; None: absent
     about: str
@@ -88,7 +81,8 @@ def _section(path: str, settings: Any, comment: str, hint: Any, default: Any = d
     texts = [comment, " ".join(inspect.cleandoc(cls.__doc__ or "").split())]
     lines: list[_Line] = []
     if registry:
-        texts.insert(1, _first_paragraph(importlib.import_module(cls.__module__).__doc__))
+        about = inspect.cleandoc(importlib.import_module(cls.__module__).__doc__ or "")
+        texts.insert(1, " ".join(about.partition("\n\n")[0].split()))
         kinds = f"one of {', '.join(config.kinds(registry.folder))}"
         kind = "" if default is dataclasses.MISSING else f"; default {config.to_dict(default)['kind']}"
         lines.append(_Line("kind", _toml(config.to_dict(settings)["kind"]), kinds + kind))
@@ -121,18 +115,11 @@ def _laid_out(lines: list[_Line]) -> Iterator[str]:
             yield beside
             continue
         yield from _comment(line.about)
-        yield from [head] if len(head) <= WIDTH else _item_by_item(line)
-
-
-def _item_by_item(line: _Line) -> Iterator[str]:
-    """A list over several lines."""
-    items = tomllib.loads(f"value = {line.value}")["value"]
-    if not isinstance(items, list):
-        yield f"{line.key} = {line.value}"
-        return
-    yield f"{line.key} = ["
-    yield from (f"    {_toml(item)}," for item in items)
-    yield "]"
+        items = tomllib.loads(f"value = {line.value}")["value"] if len(head) > WIDTH else None
+        if isinstance(items, list):
+            yield from (f"{line.key} = [", *(f"    {_toml(item)}," for item in items), "]")
+        else:
+            yield head
 
 
 def _comment(text: str) -> list[str]:
@@ -147,12 +134,7 @@ def _default(item: dataclasses.Field[Any]) -> Any:
     return item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
 
 
-def _first_paragraph(text: str | None) -> str:
-    return " ".join(inspect.cleandoc(text or "").split("\n\n")[0].split())
-
-
 def _toml(value: Any) -> str:
-    """A value as TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
@@ -178,13 +160,11 @@ def _registry(hint: Any) -> Registry | None:
 
 
 def _words(hint: Any) -> str:
-    """A type in words."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        registry = _registry(hint)
-        return (
-            f"table whose kind is one of {', '.join(config.kinds(registry.folder))}" if registry else _words(inner[0])
-        )
+        if registry := _registry(hint):
+            return f"table whose kind is one of {', '.join(config.kinds(registry.folder))}"
+        return _words(inner[0])
     if origin in (Union, UnionType):
         return " or ".join(_words(choice) for choice in inner if choice is not NoneType)
     if origin is Literal:

@@ -1,8 +1,7 @@
 """FLOPs of a model, and what a device achieves in matrix products, copies and attention.
 
 FLOPs are those of useful matrix products in forward and backward, counted alike for every implementation: each layer at
-each token, attention over the whole row, heads only at labels. Ceilings are medians of repeated runs after a warm-up,
-by the device's own clock where it has one.
+each token, attention over the whole row, heads only at labels.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -54,11 +54,6 @@ def flops_per_token(model: Model, *, length: int, labels: Mapping[str, float]) -
     return FLOPS_PER_WEIGHT * weights
 
 
-def is_short(model: Model, *, tokens: int, length: int, peak: float) -> bool:
-    """Whether a step over that many tokens is short enough for CUDA graphs."""
-    return step_seconds(model, tokens=tokens, length=length, peak=peak) < SHORT_STEP
-
-
 def step_seconds(model: Model, *, tokens: int, length: int, peak: float) -> float:
     """Estimated seconds of a step at half of the peak FLOP/s, without heads and embeddings."""
     return 2 * flops_per_token(model, length=length, labels={}) * tokens / peak
@@ -72,16 +67,13 @@ def _token_weights(part: nn.Module, length: int) -> int:
 
 def _matrix_weights(part: nn.Module) -> int:
     """Weights of all matrices but embedding tables."""
-    tables = {
-        id(weight) for module in part.modules() if isinstance(module, nn.Embedding) for weight in module.parameters()
-    }
+    embeddings = [module for module in part.modules() if isinstance(module, nn.Embedding)]
+    tables = {id(weight) for module in embeddings for weight in module.parameters()}
     return sum(weight.numel() for weight in part.parameters() if weight.dim() == 2 and id(weight) not in tables)
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """One measurement."""
-
     what: str
     precision: str
     value: float
@@ -96,16 +88,14 @@ def measure(
     On a CPU in float32 only: most are slow in narrower types.
     """
     results = []
-    for measurements in (_products(device, size, tokens), _copies(device, size), _attentions(device, tokens)):
-        for one in measurements:
-            say(f"{one.what} {one.precision}: {one.value:,.1f} {one.unit}")
-            results.append(asdict(one))
+    for one in chain(_products(device, size, tokens), _copies(device, size), _attentions(device, tokens)):
+        say(f"{one.what} {one.precision}: {one.value:,.1f} {one.unit}")
+        results.append(asdict(one))
     return results
 
 
 def _products(device: torch.device, size: int, tokens: int) -> Iterator[Ceiling]:
-    shapes = [(size, size, size), *((tokens, inner, outer) for inner, outer in SHAPES)]
-    for rows, inner, outer in shapes:
+    for rows, inner, outer in [(size, size, size), *((tokens, inner, outer) for inner, outer in SHAPES)]:
         what, work = f"product {rows:,} × {inner:,} × {outer:,}", 2 * rows * inner * outer
         left, right = torch.randn(rows, inner, device=device), torch.randn(outer, inner, device=device)
         for precision in (torch.float32, torch.bfloat16) if device.type != "cpu" else (torch.float32,):
@@ -119,8 +109,7 @@ def _products(device: torch.device, size: int, tokens: int) -> Iterator[Ceiling]
 
 
 def _copies(device: torch.device, size: int) -> Iterator[Ceiling]:
-    source = torch.zeros(size * size, device=device)
-    target = torch.empty_like(source)
+    source, target = torch.zeros(size * size, device=device), torch.empty(size * size, device=device)
     moved = source.numel() * source.element_size()
     seconds = median_seconds(lambda: target.copy_(source), device)
     yield Ceiling("copy within the device, read and write", "float32", 2 * moved / seconds / 1e9, "GB/s")

@@ -13,7 +13,6 @@ import torch
 
 from bertsmith import config
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.model_io.huggingface.electra import generator_model
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -25,18 +24,14 @@ from bertsmith.training.trainer import Trainer
 
 T = TypeVar("T", Recipe, FinetuneConfig)
 RECIPE = "recipe.json"
-GENERATOR = "generator"  # folder of the generator's models
 # Settings that may change when a run resumes: results depend on them only through rounding and dropout.
 CHANGEABLE = {"micro_batch_size", "save_every", "keep_checkpoints", "eval_every", "eval_rows", "patience"}
-CHANGEABLE |= {
-    f"compute.{name}" for name in ("compile", "cuda_graphs", "activation_checkpointing", "fsdp", "deterministic")
-}
+CHANGEABLE |= {"compute.compile", "compute.cuda_graphs", "compute.activation_checkpointing", "compute.fsdp"}
+CHANGEABLE |= {"compute.deterministic"}
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of one evaluation."""
-
     metrics: dict[str, float]  # for the log
     cost: float  # lower is better: the model with the lowest is kept as best/
     summary: str  # one line for people
@@ -91,7 +86,6 @@ class Run(ABC):
         return
 
     def collect_facts(self) -> dict[str, Any]:
-        """Facts about the run for its log."""
         world = self.trainer.world
         return {
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
@@ -111,7 +105,7 @@ class Run(ABC):
         return torch.bfloat16 if self.trainer.forward_backward.bf16 else torch.float32
 
     def write_model(self, name: str, metrics: Mapping[str, float]) -> None:
-        """Saves the model folder `name` (best or last), and the generator of replaced-token detection beside it."""
+        """Saves the model folder `name` (best or last), and the auxiliary models of objectives in folders beside it."""
         weights, model = self.trainer.full_weights(), self.trained_model()
         if not self.trainer.world.is_main:
             return
@@ -121,8 +115,8 @@ class Run(ABC):
         self.before_saving(model)
         facts = self.card_facts(metrics)
         save_model(model, self.tokenizer, self.folder / name, facts=facts, replace=True)
-        if generator := generator_model(model):
-            save_model(generator, self.tokenizer, self.folder / GENERATOR / name, facts=facts, replace=True)
+        for part, auxiliary in model.auxiliary_models().items():
+            save_model(auxiliary, self.tokenizer, self.folder / part / name, facts=facts, replace=True)
 
     def stops_early(self) -> bool:
         """Whether `patience` evaluations have passed without improvement."""

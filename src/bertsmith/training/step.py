@@ -29,17 +29,16 @@ class Scores:
     def of(cls, numbers: Mapping[str, float], weights: Mapping[str, float]) -> Scores:
         """From `sum/TERM`, `count/TERM` and `correct/TERM`."""
         counts = {name: int(numbers[f"count/{name}"]) for name in weights}
-        means = {name: numbers[f"sum/{name}"] / max(1, counts[name]) for name in weights}
-        return cls(
-            loss=sum(weights[name] * mean for name, mean in means.items()),
-            losses=means,
-            accuracies={
-                name: numbers[f"correct/{name}"] / max(1, counts[name])
-                for name in weights
-                if f"correct/{name}" in numbers
-            },
-            counts=counts,
-        )
+        losses = {name: numbers[f"sum/{name}"] / max(1, counts[name]) for name in weights}
+        known = [name for name in weights if f"correct/{name}" in numbers]
+        accuracies = {name: numbers[f"correct/{name}"] / max(1, counts[name]) for name in known}
+        return cls(sum(weights[name] * mean for name, mean in losses.items()), losses, accuracies, counts)
+
+    def metrics(self) -> dict[str, float]:
+        """Loss, losses and accuracies as a flat dict; non-finite losses stay as they are."""
+        losses = {f"loss/{name}": value for name, value in self.losses.items()}
+        accuracies = {f"accuracy/{name}": value for name, value in self.accuracies.items()}
+        return {"loss": self.loss, **losses, **accuracies}
 
 
 def exact_dtype(device: torch.device) -> torch.dtype:
@@ -57,9 +56,7 @@ class DeviceValues:
 
     def __init__(self, names: Sequence[str], values: Tensor, began: torch.cuda.Event | None = None) -> None:
         """`values` [names] may be overwritten once this returns; `began` was recorded before their computation."""
-        self._names = tuple(names)
-        self._values = values
-        self._began = began
+        self._names, self._values, self._began = tuple(names), values, began
         self._copied: torch.cuda.Event | None = None
         if values.device.type == "cuda":
             host = torch.empty(self._values.shape, dtype=self._values.dtype, pin_memory=True)
@@ -129,15 +126,11 @@ class Step:
         return self.numbers["skip"] > 0
 
     def metrics(self) -> dict[str, float | int | bool]:
-        """A flat dict for the log; non-finite losses stay as they are."""
-        scores = self.scores
-        terms = {f"loss/{name}": loss for name, loss in scores.losses.items()}
-        terms |= {f"accuracy/{name}": accuracy for name, accuracy in scores.accuracies.items()}
+        """A flat dict for the log."""
         return {
             "step": self.number,
-            "loss": scores.loss,
-            **terms,
-            **{f"count/{name}": count for name, count in scores.counts.items()},
+            **self.scores.metrics(),
+            **{f"count/{name}": count for name, count in self.scores.counts.items()},
             "gradient_norm": self.gradient_norm,
             "learning_rate": self.learning_rate,
             "rows": self.rows,

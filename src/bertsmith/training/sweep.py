@@ -1,7 +1,4 @@
-"""A sweep over learning rates and seeds of one fine-tuning: a table of all runs, and the best model on dev.
-
-Finished runs are not repeated, so a sweep that was stopped resumes.
-"""
+"""A sweep over learning rates and seeds of one fine-tuning; finished runs are not repeated, so that it resumes."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.reports.run_history import CHECKPOINTS, LAST, RunHistory, is_finished, read_run
 from bertsmith.system.durable import Disk, partial_path
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
-from bertsmith.tasks.task import Task
 from bertsmith.training.finetune import finetune, open_with_head
 from bertsmith.training.finetune_data import TaskData, build_task, prepare
 from bertsmith.training.recipe import FinetuneConfig
@@ -41,7 +38,6 @@ class SweepRun:
         return f"learning rate {self.config.learning_rate:g}, seed {self.config.seed}"
 
     def run(self, data: TaskData | None = None, *, quiet: bool = True) -> None:
-        """Trains, unless it is finished."""
         if not is_finished(self.folder, self.config):
             torch.compiler.reset()  # graphs of the previous model are not needed any more
             how: dict[str, Any] = {"device": self.device, "trackers": self.trackers, "lean": self.lean, "quiet": quiet}
@@ -51,14 +47,9 @@ class SweepRun:
 def sweep_runs(
     settings: FinetuneConfig, output: Path, *, learning_rates: Sequence[float], seeds: int, **how: Any
 ) -> list[SweepRun]:
-    """Every learning rate with every seed."""
-    return [
-        SweepRun(
-            config=replace(settings, learning_rate=rate, seed=seed), folder=output / f"lr-{rate:g}-seed-{seed}", **how
-        )
-        for rate in learning_rates
-        for seed in range(settings.seed, settings.seed + seeds)
-    ]
+    every = product(learning_rates, range(settings.seed, settings.seed + seeds))
+    named = [(f"lr-{rate:g}-seed-{seed}", replace(settings, learning_rate=rate, seed=seed)) for rate, seed in every]
+    return [SweepRun(config=config, folder=output / name, **how) for name, config in named]
 
 
 def run_parallel(runs: Sequence[SweepRun], *, jobs: int) -> Generator[None, None, None]:
@@ -82,8 +73,7 @@ def sweep(
 
     `lean`: finished runs keep their history, and the best one its model.
     """
-    output = Path(output)
-    task = build_task(settings)
+    output, task = Path(output), build_task(settings)
     if not (task.has_split("dev") or settings.dev_fraction):
         raise ConfigError(
             f"{settings.name}: a sweep needs dev examples: pass --dev FILE, or use some of the training examples: "
@@ -101,7 +91,9 @@ def sweep(
                 done = ": done" if jobs > 1 else ""
                 print(f"{number} of {len(planned)}: {run}{done}", file=sys.stderr, flush=True)
             if not is_finished(run.folder, run.config):
-                data = data or _prepare(settings, task)
+                if data is None:
+                    model, tokenizer, _ = open_with_head(settings, task)
+                    data = prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
                 run.run(data, quiet=quiet)
             scores = best_scores(read_run(run.folder), task.main_metric)
             setting = {"learning_rate": run.config.learning_rate, "seed": run.config.seed}
@@ -116,9 +108,8 @@ def parse_learning_rates(text: str) -> list[float]:
     try:
         return [float(word) for word in text.split(",") if word]
     except ValueError as error:
-        raise ConfigError(
-            f"--learning-rates {text}: expected comma-separated numbers, such as 2e-5,3e-5,5e-5"
-        ) from error
+        message = f"--learning-rates {text}: expected comma-separated numbers, such as 2e-5,3e-5,5e-5"
+        raise ConfigError(message) from error
 
 
 def best_scores(run: RunHistory, main: str) -> dict[str, float]:
@@ -126,11 +117,6 @@ def best_scores(run: RunHistory, main: str) -> dict[str, float]:
     index = int(run.held_out[f"score/{main}"].values.argmax())
     names = [name for name in run.held_out if name.startswith("score/")]
     return {name.removeprefix("score/"): float(run.held_out[name].values[index]) for name in names}
-
-
-def _prepare(settings: FinetuneConfig, task: Task) -> TaskData:
-    model, tokenizer, _ = open_with_head(settings, task)
-    return prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
 
 
 def _summary(settings: FinetuneConfig, main: str, results: list[dict[str, Any]], output: Path) -> dict[str, Any]:
@@ -150,9 +136,8 @@ def _best(results: Sequence[dict[str, Any]], main: str) -> dict[str, Any]:
 
 
 def _remove_all_but_best(results: Sequence[dict[str, Any]], main: str) -> None:
-    best = _best(results, main)
     for result in results:
-        remove_run_files(Path(result["run"]), *([] if result is best else [BEST]))
+        remove_run_files(Path(result["run"]), *([] if result is _best(results, main) else [BEST]))
 
 
 def remove_run_files(folder: Path, *models: str) -> None:

@@ -13,10 +13,10 @@ import secrets
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError
@@ -27,12 +27,9 @@ KINDS = ("step", "evaluation")  # of events that are tracked
 PROJECT = "bertsmith"
 MAX_PARAMETERS = 100  # of one MLflow call
 MAX_REASON = 300  # characters of a tracker's error message
-Say = Callable[[str], None]
 
 
 class Tracker(Protocol):
-    """One destination of metrics."""
-
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """Metrics of a step."""
 
@@ -40,11 +37,21 @@ class Tracker(Protocol):
         """Sends pending metrics."""
 
 
-class Trackers:
-    """`with open_trackers(["tensorboard"], run, ...) as trackers: trackers.write("step", 7, {"loss": 2.5})`."""
+class Trackers(AbstractContextManager["Trackers"]):
+    """`with Trackers(["tensorboard"], run, ...) as trackers: trackers.write("step", 7, {"loss": 2.5})`."""
 
-    def __init__(self, opened: Mapping[str, Tracker], *, say: Say) -> None:
-        self._opened, self._say = dict(opened), say
+    def __init__(
+        self, names: Sequence[str], folder: str | Path, *, name: str, recipe: Mapping[str, Any], step: int = 0
+    ) -> None:
+        """The named trackers for the run in `folder`, resumed after `step` steps. For rank 0 only."""
+        check_trackers(names)
+        self._opened: dict[str, Tracker] = {}
+        for kind in dict.fromkeys(names):
+            try:
+                with _no_keyboard():
+                    self._opened[kind] = TRACKERS[kind](Path(folder), name, recipe, step)
+            except Exception as error:  # no log-in or no network: the run does not need them
+                _report(kind, error)
 
     def write(self, kind: str, step: int, numbers: Mapping[str, Any]) -> None:
         """Metrics of a step as `kind/name`, without values that are not finite numbers and without other kinds."""
@@ -66,10 +73,7 @@ class Trackers:
                 act(tracker)
             except Exception as error:  # third-party code may raise anything, which must not end a run
                 del self._opened[name]
-                self._say(_dropped(name, error))
-
-    def __enter__(self) -> Self:
-        return self
+                _report(name, error)
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -82,31 +86,6 @@ def check_trackers(names: Sequence[str]) -> None:
             raise ConfigError(f"{name!r} is not a tracker: {', '.join(TRACKERS)}{did_you_mean(name, TRACKERS)}")
         if name not in sys.modules and find_spec(name) is None:
             raise ConfigError(f"the tracker {name} is not installed: pip install bertsmith[track]")
-
-
-def open_trackers(
-    names: Sequence[str],
-    folder: str | Path,
-    *,
-    name: str,
-    recipe: Mapping[str, Any],
-    step: int = 0,
-    say: Say | None = None,
-) -> Trackers:
-    """The named trackers for the run in `folder`, resumed after `step` steps. For rank 0 only.
-
-    `say` takes messages; the default prints them to standard error.
-    """
-    check_trackers(names)
-    say = say or _to_standard_error
-    opened: dict[str, Tracker] = {}
-    for kind in dict.fromkeys(names):
-        try:
-            with _no_keyboard():
-                opened[kind] = TRACKERS[kind](Path(folder), name, recipe, step)
-        except Exception as error:  # no log-in or no network: the run does not need them
-            say(_dropped(kind, error))
-    return Trackers(opened, say=say)
 
 
 class TensorBoard:
@@ -173,22 +152,17 @@ class MLflow:
             self.mlflow.log_params(dict(parameters[first : first + MAX_PARAMETERS]))
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """See `Tracker`; asynchronous."""
         self.mlflow.log_metrics(dict(numbers), step=step, synchronous=False)
 
     def close(self) -> None:
         self.mlflow.end_run()
 
 
-TRACKERS: dict[str, Callable[[Path, str, Mapping[str, Any], int], Tracker]] = {
-    "tensorboard": TensorBoard,
-    "wandb": WandB,
-    "mlflow": MLflow,
-}
+Open = Callable[[Path, str, Mapping[str, Any], int], Tracker]
+TRACKERS: dict[str, Open] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
 
 
 def flat(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by dotted names."""
     settings: dict[str, Any] = {}
     for key, value in recipe.items():
         settings |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
@@ -218,10 +192,7 @@ def _no_keyboard() -> Iterator[None]:
             sys.stdin = before
 
 
-def _dropped(name: str, error: Exception) -> str:
+def _report(name: str, error: Exception) -> None:
     reason = textwrap.shorten(str(error), MAX_REASON, placeholder="…") or type(error).__name__
-    return f"{name} failed, and the run continues without it: {reason}"
-
-
-def _to_standard_error(line: str) -> None:
-    print(f"bertsmith: {line}", file=sys.stderr, flush=True)
+    line = f"bertsmith: {name} failed, and the run continues without it: {reason}"
+    print(line, file=sys.stderr, flush=True)

@@ -1,15 +1,11 @@
-"""The trainer: an iterator of optimizer steps. The loop that drives it logs, evaluates and saves.
-
-for step in trainer:
-    log.write(**step.metrics())
-"""
+"""The trainer: an iterator of optimizer steps. The loop that drives it logs, evaluates and saves."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import cast
 
@@ -51,11 +47,8 @@ class Trainer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.model, self.batches, self.plan = model, batches, plan
-        self.compute, self.world, self.stop_signal = (
-            compute or ComputeConfig(),
-            world or World(),
-            stop_signal or StopSignal(),
-        )
+        self.compute, self.world = compute or ComputeConfig(), world or World()
+        self.stop_signal = stop_signal or StopSignal()
         self.module, self.groups = cast(nn.Module, model), len(model.layer_groups())
         self.forward_backward = ForwardBackward(
             model, precision=precision, compute=self.compute, world=self.world, seed=seed
@@ -191,15 +184,13 @@ class Trainer:
     def _gradients(self, batches: Sequence[Batch], seed: bool) -> tuple[Loss, Tensor, int]:
         """Accumulates this rank's gradients; its loss, and the tokens [] and rows of all ranks."""
         corrupted = [self.forward_backward.corrupt(batch) for batch in batches]
-        local = reduce(_sum_by_name, [counts for _, counts, _ in corrupted])
+        local = {name: reduce(add, [counts[name] for _, counts, _ in corrupted]) for name in corrupted[0][1]}
         tokens = reduce(add, [tokens for _, _, tokens in corrupted])
         counts = self.world.all_reduce({**{f"count/{name}": count for name, count in local.items()}, "tokens": tokens})
         divisors = {name: counts[f"count/{name}"].float() for name in local}
-        last = len(corrupted) - 1
+        accumulate = partial(self.forward_backward.accumulate_gradients, step=self.steps_done, seed=seed)
         losses = [
-            self.forward_backward.accumulate_gradients(
-                batch, divisors, step=self.steps_done, micro=micro, last=micro == last, seed=seed
-            )
+            accumulate(batch, divisors, micro=micro, last=micro == len(corrupted) - 1)
             for micro, (batch, _, _) in enumerate(corrupted)
         ]
         rows = sum(len(batch.input_ids) for batch, _, _ in corrupted) * self.world.size
@@ -271,7 +262,3 @@ class Trainer:
 def _by_name(loss: Loss) -> dict[str, Tensor]:
     kinds = (("sum", loss.sums), ("count", loss.counts), ("correct", loss.correct))
     return {f"{kind}/{name}": value for kind, values in kinds for name, value in values.items()}
-
-
-def _sum_by_name(left: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: left[name] + right[name] for name in left}

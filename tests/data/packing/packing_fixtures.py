@@ -13,7 +13,8 @@ from hypothesis import strategies as some
 from numpy.typing import NDArray
 
 from bertsmith.data.packing.packing import PackedBatch, Packing
-from bertsmith.data.shards import EncodedDocuments, ShardBuilder, Shards, token_type
+from bertsmith.data.shards import EncodedDocuments, ShardBuilder, Shards
+from bertsmith.data.shards.format import token_type
 from bertsmith.types import Frame
 
 PADDING, START, SEPARATOR, FIRST = 0, 1, 2, 10  # token n of the split has the id FIRST + n

@@ -64,8 +64,7 @@ def test_padding_beyond_the_maximum_number_of_texts_is_reported() -> None:
 
 
 def whole_epoch(bins: BinPacking, epoch: int) -> RowSamples:
-    rows = np.arange(bins.rows_per_epoch)
-    return bins.samples_of(np.full_like(rows, epoch), rows)
+    return bins.samples_of(epoch * bins.rows_per_epoch, bins.rows_per_epoch)
 
 
 @settings(max_examples=60, deadline=None)
@@ -74,6 +73,7 @@ def test_every_sample_once_per_epoch(lengths: list[int], epoch: int) -> None:
     bins = BinPacking(np.array(lengths), max_length=30, seed=4)
     samples = whole_epoch(bins, epoch)
     assert sorted(samples.sample.tolist()) == list(range(len(lengths)))
+    assert (samples.sample_id == epoch * len(lengths) + samples.sample).all()
     assert np.unique(samples.row).tolist() == list(range(bins.rows_per_epoch))
     assert (np.diff(samples.row) >= 0).all()
     tokens = np.bincount(samples.row, weights=np.array(lengths)[samples.sample])

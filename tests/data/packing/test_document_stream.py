@@ -12,14 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from bertsmith.data.packing import document_stream
-from bertsmith.data.packing.document_stream import (
-    DocumentIndex,
-    DocumentStream,
-    cut_evenly,
-    cut_spans,
-    ranges,
-    split_spans,
-)
+from bertsmith.data.packing.document_stream import DocumentIndex, DocumentStream, cut_evenly, cut_spans, split_spans
+from bertsmith.data.packing.packing import ranges
 
 LENGTHS = some.lists(some.integers(1, 40), min_size=1, max_size=12)
 
@@ -47,10 +41,10 @@ def test_any_spans_of_the_stream(end_token: int | None, documents: list[list[int
         assert stream.length == len(expected)
         starts = data.draw(some.lists(some.integers(0, len(expected)), min_size=1, max_size=6))
         ends = [data.draw(some.integers(start, len(expected))) for start in starts]
-        read = stream.read(np.array(starts), np.array(ends) - starts)
+        tokens, is_end = stream.read(np.array(starts), np.array(ends) - starts)
     spans = [expected[start:end] for start, end in zip(starts, ends, strict=True)]
-    assert read.tokens.tolist() == [token for span in spans for token in span]
-    assert read.is_end.tolist() == [token == SEPARATOR for span in spans for token in span]
+    assert tokens.tolist() == [token for span in spans for token in span]
+    assert is_end.tolist() == [token == SEPARATOR for span in spans for token in span]
 
 
 @pytest.mark.parametrize("end_token", [SEPARATOR, None])

@@ -1,4 +1,4 @@
-"""`make_batch` returns the batch that framing and collating one text at a time returns."""
+"""`RowLayout.make_batch` returns the batch that framing and collating one text at a time returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from data.packing.packing_fixtures import BARE, DOUBLE, FRAME, PADDING
 
 from bertsmith.data.collate import collate, from_packed
-from bertsmith.data.packing.packing import FrameArrays, RowLayout, Texts, end_token, make_batch
+from bertsmith.data.packing.packing import FrameArrays, RowLayout, Texts, end_token
 from bertsmith.tokenizers.special_tokens import frame_texts as framed
 from bertsmith.types import IGNORE_INDEX, Encoded, Frame
 
@@ -31,13 +31,11 @@ def test_the_same_batch_as_framing_and_collating(frame: Frame) -> None:
     )
     line = np.repeat(np.arange(len(theirs.input_ids)), theirs.document_ids.amax(1))
     order = torch.argsort(theirs.cls_positions).numpy()  # collate numbers texts as rows came, here they go line by line
-    sizes = np.array(SIZES)[order]
-    forms = FrameArrays(frame)
-    form = (sizes[:, 1] > 0).astype(np.int64)
     tokens = np.array([token for number in order for half in halves[number] for token in half])
-    texts = Texts(line, order + 100, form, forms.part_lengths(form, *sizes.T), tokens)
+    texts = Texts(line, order + 100, np.array(SIZES)[order], tokens)
     most = int(theirs.document_ids.max())
-    found = make_batch(texts, forms, RowLayout(40, PADDING, most), {"next_sentence": np.array(labels)[order]})
+    layout = RowLayout(FrameArrays(frame), 40, PADDING, texts_per_row=most)
+    found = layout.make_batch(texts, {"next_sentence": np.array(labels)[order]})
     mine = from_packed(found)
     for name in ("input_ids", "position_ids", "segment_ids", "document_ids", "special_mask", "sample_ids"):
         assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
@@ -56,11 +54,8 @@ def test_the_same_batch_as_framing_and_collating(frame: Frame) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_pinned_on_request() -> None:
-    forms = FrameArrays(FRAME)
-    one, tokens = np.zeros(1, np.int64), np.array([3])
-    packed = make_batch(
-        Texts(one, one, one, forms.part_lengths(one, tokens, one), np.arange(3)), forms, RowLayout(8, PADDING, 1)
-    )
+    one = np.zeros(1, np.int64)
+    packed = RowLayout(FrameArrays(FRAME), 8, PADDING).make_batch(Texts(one, one, np.array([[3, 0]]), np.arange(3)))
     assert from_packed(packed, pin=True).input_ids.is_pinned()
     assert not from_packed(packed).input_ids.is_pinned()
 

@@ -31,9 +31,10 @@ from data.packing.packing_fixtures import (
 from hypothesis import given, settings
 
 from bertsmith.data.packing import bin_packing, document_stream, sentence_pairs
-from bertsmith.data.packing.pairs import FOLLOWS, RANDOM, Config
+from bertsmith.data.packing.pairs import Config
 from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError
+from bertsmith.objectives.next_sentence import FOLLOWS, RANDOM
 from bertsmith.types import IGNORE_INDEX
 
 build = partial(packing_fixtures.build, Config)

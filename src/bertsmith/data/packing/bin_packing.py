@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from bertsmith.data.packing.counter_random import mix_counters, permute, stream_key
 from bertsmith.data.packing.document_stream import start_type
-from bertsmith.data.packing.packing import Numbers
+from bertsmith.data.packing.packing import Numbers, Packing
 
 MAX_TEXTS = 16  # of a row
 TOKENS_PER_TEXT = 16  # in long rows, one further text per this many tokens
@@ -44,18 +45,18 @@ def find_patterns(counts: Sequence[int], *, max_length: int) -> RowPatterns:
     more position that it reads.
     """
     texts = sum(counts)
-    tokens = sum(length * count for length, count in enumerate(counts))
+    tokens = sum(length * number for length, number in enumerate(counts))
     assert texts, "the split is not empty"
     for limit in _limits(max(MAX_TEXTS, max_length // TOKENS_PER_TEXT)):
         patterns = _pack(counts, max_length=max_length, max_texts=limit)
-        rows = sum(count for _, count in patterns)
+        rows = sum(number for _, number in patterns)
         padding = 1 - tokens / (rows * max_length)
         if padding <= NEGLIGIBLE_PADDING:
             break
     widest = max(len(lengths) for lengths, _ in patterns)
     return RowPatterns(
         lengths=np.array([lengths + (0,) * (widest - len(lengths)) for lengths, _ in patterns], np.int64),
-        rows=np.array([count for _, count in patterns], np.int64),
+        rows=np.array([number for _, number in patterns], np.int64),
         padding_fraction=padding,
     )
 
@@ -70,67 +71,47 @@ def _limits(highest: int) -> list[int]:
 
 def _pack(counts: Sequence[int], *, max_length: int, max_texts: int) -> list[Pattern]:
     full: list[Pattern] = []
-    open_rows = _OpenRows()
+    open_rows: list[tuple[int, int, tuple[int, ...], int]] = []  # ascending: free space, -serial number, pattern
+    serial = count()
+
+    def push(space: int, lengths: tuple[int, ...], rows: int) -> None:
+        if rows:
+            insort(open_rows, (space, -next(serial), lengths, rows))
+
     for length in range(max_length, 0, -1):
         left = counts[length]
         while left:
             new_rows = -(-left // min(max_length // length, max_texts))  # texts of one length share rows too
-            space, lengths, rows = open_rows.pop(length) or (max_length, (), new_rows)
+            best = bisect_left(open_rows, (length,))  # the least space that is enough, and the newest of these patterns
+            space, _, lengths, rows = open_rows.pop(best) if best < len(open_rows) else (max_length, 0, (), new_rows)
             filled = min(rows, left)
             left -= filled
-            open_rows.push(space, lengths, rows - filled)
+            push(space, lengths, rows - filled)
             if space == length or len(lengths) + 1 == max_texts:
                 full.append(((*lengths, length), filled))
             else:
-                open_rows.push(space - length, (*lengths, length), filled)
-    return full + open_rows.patterns()
-
-
-class _OpenRows:
-    """Patterns that are not full, by their free space."""
-
-    def __init__(self) -> None:
-        self._spaces: list[int] = []  # ascending
-        self._patterns: dict[int, list[Pattern]] = {}
-
-    def push(self, space: int, lengths: tuple[int, ...], rows: int) -> None:
-        if rows:
-            if space not in self._patterns:
-                insort(self._spaces, space)
-            self._patterns.setdefault(space, []).append((lengths, rows))
-
-    def pop(self, length: int) -> tuple[int, tuple[int, ...], int] | None:
-        """A pattern with the least free space that is enough, or None."""
-        index = bisect_left(self._spaces, length)
-        if index == len(self._spaces):
-            return None
-        space = self._spaces[index]
-        lengths, rows = self._patterns[space].pop()
-        if not self._patterns[space]:
-            del self._patterns[space], self._spaces[index]
-        return space, lengths, rows
-
-    def patterns(self) -> list[Pattern]:
-        return [pattern for space in self._spaces for pattern in self._patterns[space]]
+                push(space - length, (*lengths, length), filled)
+    oldest_first = sorted(open_rows, key=lambda row: (row[0], -row[1]))
+    return full + [(lengths, rows) for _, _, lengths, rows in oldest_first]
 
 
 class RowSamples(NamedTuple):
     """The N samples of some rows, row by row."""
 
     row: Numbers  # [N] index in the batch, ascending; every row has a sample
-    epoch: Numbers  # [N]
     sample: Numbers  # [N] number within the epoch
+    sample_id: Numbers  # [N] unique in the run
 
 
-class BinPacking:
-    """Assigns samples of these `lengths`, each from 1 to `max_length`, to rows."""
+class BinPacking(Packing):
+    """Assigns samples of these `lengths`, each from 1 to `max_length`, to rows; a subclass reads their texts."""
 
     def __init__(self, lengths: NDArray[np.integer], *, max_length: int, seed: int) -> None:
         counts = np.bincount(lengths, minlength=max_length + 1)
         patterns = find_patterns(counts.tolist(), max_length=max_length)
-        self.samples, self.rows_per_epoch = len(lengths), int(patterns.rows.sum())
+        self.max_length, self.rows_per_epoch = max_length, int(patterns.rows.sum())
         self.texts_per_row, self.padding_fraction = patterns.lengths.shape[1], patterns.padding_fraction
-        self._lengths, self._counts = patterns.lengths, counts
+        self._samples, self._patterns, self._counts = len(lengths), patterns.lengths, counts
         self._row_ends = np.cumsum(patterns.rows)
         self._row_starts = self._row_ends - patterns.rows
         self._ranks = _first_ranks(patterns)
@@ -138,17 +119,19 @@ class BinPacking:
         self._length_starts = np.cumsum(counts) - counts
         self._row_key, self._text_key = (stream_key(seed, f"packing/{purpose}") for purpose in ("rows", "texts"))
 
-    def samples_of(self, epoch: Numbers, row: Numbers) -> RowSamples:
-        """The samples of these rows, given by epoch and number within it."""
+    def samples_of(self, first: int, count: int) -> RowSamples:
+        """The samples of `count` rows of the endless sequence from number `first` on."""
+        epoch, row = self.epochs_and_rows(first, count)
         slot_row = permute(row, self.rows_per_epoch, mix_counters(self._row_key, epoch))
         pattern = np.searchsorted(self._row_ends, slot_row, "right")
-        lengths = self._lengths[pattern]
+        lengths = self._patterns[pattern]
         batch_row, slot = np.nonzero(lengths)
         length, pattern = lengths[batch_row, slot], pattern[batch_row]
         slot_row, epoch = slot_row[batch_row], epoch[batch_row]
         rank = self._ranks[pattern, slot] + slot_row - self._row_starts[pattern]
         rank = permute(rank, self._counts[length], mix_counters(self._text_key, epoch, length))
-        return RowSamples(batch_row, epoch, self._by_length[self._length_starts[length] + rank].astype(np.int64))
+        sample = self._by_length[self._length_starts[length] + rank].astype(np.int64)
+        return RowSamples(batch_row, sample, epoch * self._samples + sample)
 
 
 def _first_ranks(patterns: RowPatterns) -> Numbers:

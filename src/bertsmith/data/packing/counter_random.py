@@ -16,11 +16,10 @@ Bits = NDArray[np.uint64]
 
 ROUNDS = 6  # of the Feistel network
 
-# splitmix64 (Steele, Lea and Flood 2014): the golden-ratio increment and the finaliser's factors.
+# splitmix64 (Steele, Lea and Flood 2014): the golden-ratio increment and the finaliser's shifts and factors.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND = np.uint64(0x94D049BB133111EB)
-_SHIFTS = np.array([30, 27, 31], np.uint64)
+_FINALIZER = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
+_LAST_SHIFT = np.uint64(31)
 
 
 def stream_key(seed: int, purpose: str) -> Bits:
@@ -33,7 +32,10 @@ def mix_counters(key: Bits, *counters: ArrayLike) -> Bits:
     """64 random bits for each tuple of counters (integers that broadcast)."""
     state = key
     for counter in counters:
-        state = _finalize((state ^ np.asarray(counter).astype(np.uint64)) + _GOLDEN)
+        state = (state ^ np.asarray(counter).astype(np.uint64)) + _GOLDEN
+        for shift, factor in _FINALIZER:
+            state = (state ^ (state >> shift)) * factor
+        state = state ^ (state >> _LAST_SHIFT)
     return state
 
 
@@ -72,11 +74,4 @@ def _feistel(numbers: Numbers, limits: Numbers, keys: Bits) -> Numbers:
         row = (row + to_range(mix_counters(keys, column + number * limits), heights)) % heights
         column = (column + to_range(mix_counters(keys, row + (number + 1) * limits), widths)) % widths
     result: Numbers = row * widths + column
-    return result
-
-
-def _finalize(state: Bits) -> Bits:
-    state = (state ^ (state >> _SHIFTS[0])) * _FIRST
-    state = (state ^ (state >> _SHIFTS[1])) * _SECOND
-    result: Bits = state ^ (state >> _SHIFTS[2])
     return result

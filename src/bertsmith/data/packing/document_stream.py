@@ -4,27 +4,17 @@ stream of tokens with an end token after each document, read in windows of equal
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.packing.counter_random import mix_counters, permute, stream_key
-from bertsmith.data.packing.packing import (
-    FrameArrays,
-    Numbers,
-    PackedBatch,
-    Packing,
-    RowLayout,
-    Texts,
-    make_batch,
-    text_length,
-)
-from bertsmith.data.shards import Part, Shards
+from bertsmith.data.packing.packing import Numbers, PackedBatch, Packing, RowLayout, Texts, ranges
+from bertsmith.data.shards import Shards
 from bertsmith.errors import DataError
-from bertsmith.types import Frame
 
 SPAN_SAMPLES = 256  # about; longer documents are cut into spans of that many samples, which are cut in parallel
 
@@ -43,7 +33,10 @@ class DocumentIndex:
         documents = np.empty(shards.documents + 1, start_type(shards.sentences))
         sentences[-1], documents[-1] = shards.tokens, shards.sentences
         for part in shards.parts:
-            _copy_starts(copy.copy(part), sentences, documents)  # a copy, so that its cached arrays are freed
+            span = slice(part.sentence_base, part.sentence_base + part.sentences)
+            np.add(part.sentence_starts[:-1], np.int64(part.token_base), out=sentences[span], casting="unsafe")
+            span = slice(part.document_base, part.document_base + part.documents)
+            np.add(part.document_starts[:-1], np.int64(part.sentence_base), out=documents[span], casting="unsafe")
         self.sentences: Starts = sentences  # [S+1] first token of each sentence; last: all tokens
         self.documents: Starts = documents[np.append(np.diff(documents) > 0, True)]  # [D+1] first sentence; last: S
 
@@ -58,28 +51,21 @@ class DocumentIndex:
 
     def sentence_end(self, tokens: Numbers) -> Numbers:
         """The last boundary between sentences at or before each token."""
-        return self.sentences[self.sentence_at(tokens, "right") - 1].astype(np.int64)
+        return boundary_before(self.sentences, tokens)
 
     def document_of(self, sentences: Numbers) -> Numbers:
         """The document of each sentence."""
         return np.searchsorted(self.documents, sentences.astype(self.documents.dtype), "right") - 1
 
 
+def boundary_before(sentences: Starts, positions: Numbers) -> Numbers:
+    """The last of these sentence boundaries at or before each position."""
+    return sentences[np.searchsorted(sentences, positions.astype(sentences.dtype), "right") - 1].astype(np.int64)
+
+
 def start_type(limit: int) -> type[np.uint32 | np.int64]:
     """The smallest type for numbers up to `limit`."""
     return np.uint32 if limit < 1 << 32 else np.int64
-
-
-def _copy_starts(part: Part, sentences: Starts, documents: Starts) -> None:
-    span = slice(part.sentence_base, part.sentence_base + part.sentences)
-    np.add(part.sentence_starts[:-1], np.int64(part.token_base), out=sentences[span], casting="unsafe")
-    span = slice(part.document_base, part.document_base + part.documents)
-    np.add(part.document_starts[:-1], np.int64(part.sentence_base), out=documents[span], casting="unsafe")
-
-
-def ranges(counts: Numbers) -> Numbers:
-    """0, 1, ... count-1 for each count, concatenated."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def cut_evenly(starts: Numbers, ends: Numbers, length: int) -> Numbers:
@@ -97,10 +83,8 @@ def split_spans(starts: Numbers, ends: Numbers, *, length: int, sentences: Start
     span = np.repeat(np.arange(len(starts)), counts)
     index = ranges(counts)
     rough = starts[span] + SPAN_SAMPLES * length * index
-    new_starts = sentences[np.searchsorted(sentences, rough.astype(sentences.dtype), "right") - 1].astype(np.int64)
-    new_starts = np.where(index > 0, new_starts, rough)
-    new_ends = np.append(new_starts[1:], 0)
-    new_ends = np.where(index + 1 < counts[span], new_ends, ends[span])
+    new_starts = np.where(index > 0, boundary_before(sentences, rough), rough)
+    new_ends = np.where(index + 1 < counts[span], np.append(new_starts[1:], 0), ends[span])
     nonempty = new_starts < new_ends
     return new_starts[nonempty], new_ends[nonempty], span[nonempty]
 
@@ -129,13 +113,6 @@ def _count_equal(positions: Numbers, ascending: Numbers) -> Numbers:
     return np.searchsorted(ascending, positions, "right") - np.searchsorted(ascending, positions, "left")
 
 
-class StreamTokens(NamedTuple):
-    """Tokens of the stream."""
-
-    tokens: NDArray[np.int32]  # [T]
-    is_end: NDArray[np.bool_]  # [T] document-end tokens
-
-
 class DocumentStream:
     """The D documents of a split, concatenated, each followed by `end_token` unless that is None."""
 
@@ -161,54 +138,43 @@ class DocumentStream:
         within = np.searchsorted(positions, positions[first] + length - 2, "right") - first
         return 1 + int(within.max(initial=0))
 
-    def read(self, starts: Numbers, lengths: Numbers) -> StreamTokens:
-        """The tokens of these spans, concatenated."""
+    def read(self, starts: Numbers, lengths: Numbers) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """The tokens [T] of these spans, concatenated, and which of them are document-end tokens."""
         first, last = (np.searchsorted(self.end_positions, position) for position in (starts, starts + lengths))
         ends = last - first
         tokens = self._shards.read(starts - first, lengths - ends).astype(np.int32)
         is_end = np.zeros(int(lengths.sum()), np.bool_)
         if self._end_token is None:
-            return StreamTokens(tokens, is_end)
+            return tokens, is_end
         numbers = np.repeat(first, ends) + ranges(ends)
         is_end[np.repeat(np.cumsum(lengths) - lengths - starts, ends) + self.end_positions[numbers]] = True
         result = np.full(len(is_end), self._end_token, np.int32)
         result[~is_end] = tokens
-        return StreamTokens(result, is_end)
+        return result, is_end
 
 
 class WindowPacking(Packing):
     """Windows of the stream, each framed as a single text that fills its row.
 
     The windows of a run follow each other without a gap: tokens at the end of an epoch that do not fill a window start
-    the next epoch. Within an epoch their order is a permutation. With `isolate_documents` the documents of a window do
-    not attend to each other.
+    the next epoch. Within an epoch their order is a permutation. With `isolate` the documents of a window do not
+    attend to each other.
     """
 
     texts_per_row = 1
     padding_fraction = 0.0
 
-    def __init__(
-        self,
-        stream: DocumentStream,
-        frame: Frame,
-        *,
-        max_length: int,
-        padding_id: int,
-        seed: int,
-        isolate_documents: bool = False,
-    ) -> None:
-        self.max_length, self.dense = max_length, not isolate_documents
-        self._stream, self._frame = stream, FrameArrays(frame)
-        self._window = text_length(max_length, special_tokens=int(self._frame.special_counts[0]), minimum=1)
-        documents = stream.max_documents(self._window) if isolate_documents else 0
-        self._layout = RowLayout(max_length, padding_id, 1, full_rows=True, documents_per_row=documents)
+    def __init__(self, stream: DocumentStream, layout: RowLayout, *, seed: int, isolate: bool = False) -> None:
+        self.max_length, self.dense = layout.max_length, not isolate
+        self._stream, self._window = stream, layout.text_length(0, minimum=1)
+        documents = stream.max_documents(self._window) if isolate else 0
+        self._layout = replace(layout, full_rows=True, documents_per_row=documents)
         self._key = stream_key(seed, "packing/windows")
         self.rows_per_epoch = stream.length // self._window
         if not self.rows_per_epoch:
-            raise DataError(f"{stream.length:,} tokens do not fill one row of max_length={max_length}: lower it")
+            raise DataError(f"{stream.length:,} tokens do not fill one row of max_length={self.max_length}: lower it")
 
     def rows(self, first: int, count: int) -> PackedBatch:
-        """See `Packing.rows`."""
         epoch, row = self.epochs_and_rows(first, count)
         window = epoch * self.rows_per_epoch + permute(row, self.rows_per_epoch, mix_counters(self._key, epoch))
         starts = window * self._window % self._stream.length
@@ -216,7 +182,4 @@ class WindowPacking(Packing):
         # a window that reaches the end of the stream continues at its start
         spans = np.stack([starts, np.zeros_like(starts)], axis=1), np.stack([lengths, self._window - lengths], axis=1)
         read = self._stream.read(*(span.ravel() for span in spans))
-        single, zero = np.zeros_like(row), np.zeros_like(row)
-        lengths = self._frame.part_lengths(single, zero + self._window, zero)
-        texts = Texts(np.arange(count), window, single, lengths, read.tokens, read.is_end)
-        return make_batch(texts, self._frame, self._layout)
+        return self._layout.make_batch(Texts(np.arange(count), window, np.tile([self._window, 0], (count, 1)), *read))

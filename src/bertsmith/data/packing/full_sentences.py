@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,18 +16,7 @@ from bertsmith.data.packing.document_stream import (
     split_spans,
     start_type,
 )
-from bertsmith.data.packing.packing import (
-    FrameArrays,
-    Numbers,
-    PackedBatch,
-    Packing,
-    RowLayout,
-    Texts,
-    check_inputs,
-    end_token,
-    make_batch,
-    text_length,
-)
+from bertsmith.data.packing.packing import Numbers, PackedBatch, Packing, RowLayout, Texts, end_token, row_layout
 from bertsmith.data.shards import Shards
 from bertsmith.types import Frame
 
@@ -44,29 +33,15 @@ class Config:
     whole_sentences: bool = False
 
     def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> Packing:
-        """See `PackingConfig`."""
-        check_inputs(shards, max_length)
+        layout = row_layout(shards, frame, max_length=max_length, padding_id=padding_id)
         index = DocumentIndex(shards)
         stream = DocumentStream(shards, index, end_token(frame) if self.across_documents else None)
         isolate = self.across_documents and not self.attend_across_documents
         if self.across_documents and not self.whole_sentences:
             isolate = isolate and len(stream.end_positions) > 0
-            return WindowPacking(
-                stream, frame, max_length=max_length, padding_id=padding_id, seed=seed, isolate_documents=isolate
-            )
-        arrays = FrameArrays(frame)
-        length = text_length(max_length, special_tokens=int(arrays.special_counts[0]), minimum=1)
-        starts, ends = self._cut(stream, index, length)
-        return FullSentences(
-            stream,
-            starts,
-            ends,
-            frame=arrays,
-            max_length=max_length,
-            padding_id=padding_id,
-            seed=seed,
-            isolate_documents=isolate,
-        )
+            return WindowPacking(stream, layout, seed=seed, isolate=isolate)
+        samples = self._cut(stream, index, layout.text_length(0, minimum=1))
+        return FullSentences(stream, *samples, layout, seed=seed, isolate=isolate)
 
     def _cut(self, stream: DocumentStream, index: DocumentIndex, length: int) -> tuple[Numbers, Numbers]:
         """Starts and ends of the samples in the stream."""
@@ -85,45 +60,23 @@ class Config:
         return cut_spans(starts, ends, next_end, stream.end_positions)
 
 
-class FullSentences(Packing):
+class FullSentences(BinPacking):
     """Samples of the document stream, framed as single texts; short ones share rows."""
 
     def __init__(
-        self,
-        stream: DocumentStream,
-        starts: Numbers,
-        ends: Numbers,
-        *,
-        frame: FrameArrays,
-        max_length: int,
-        padding_id: int,
-        seed: int,
-        isolate_documents: bool,
+        self, stream: DocumentStream, starts: Numbers, ends: Numbers, layout: RowLayout, *, seed: int, isolate: bool
     ) -> None:
-        self.max_length = max_length
-        self._stream, self._frame = stream, frame
+        super().__init__(ends - starts + layout.frame.special_counts[0], max_length=layout.max_length, seed=seed)
+        self._stream = stream
         self._starts, self._lengths = starts.astype(start_type(stream.length)), (ends - starts).astype(np.uint16)
-        self._bins = BinPacking(ends - starts + frame.special_counts[0], max_length=max_length, seed=seed)
-        self.rows_per_epoch, self.texts_per_row = self._bins.rows_per_epoch, self._bins.texts_per_row
-        self.padding_fraction = self._bins.padding_fraction
         documents = 0
-        if isolate_documents:
+        if isolate:  # the documents of a text do not attend to each other
             first, last = (np.searchsorted(stream.end_positions, position) for position in (starts, ends))
-            documents = min(max_length, self.texts_per_row * (1 + int((last - first).max())))
-        self._layout = RowLayout(max_length, padding_id, self.texts_per_row, documents_per_row=documents)
+            documents = min(self.max_length, self.texts_per_row * (1 + int((last - first).max())))
+        self._layout = replace(layout, texts_per_row=self.texts_per_row, documents_per_row=documents)
 
     def rows(self, first: int, count: int) -> PackedBatch:
-        """See `Packing.rows`."""
-        row, epoch, sample = self._bins.samples_of(*self.epochs_and_rows(first, count))
+        row, sample, sample_id = self.samples_of(first, count)
         starts, lengths = self._starts[sample].astype(np.int64), self._lengths[sample].astype(np.int64)
-        read = self._stream.read(starts, lengths)
-        single = np.zeros_like(row)
-        texts = Texts(
-            row=row,
-            sample_id=epoch * self._bins.samples + sample,
-            form=single,
-            part_lengths=self._frame.part_lengths(single, lengths, single),
-            tokens=read.tokens,
-            is_end=read.is_end,
-        )
-        return make_batch(texts, self._frame, self._layout)
+        slots = np.stack([lengths, np.zeros_like(lengths)], axis=1)
+        return self._layout.make_batch(Texts(row, sample_id, slots, *self._stream.read(starts, lengths)))

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertsmith.data.packing.counter_random import bernoulli
-from bertsmith.data.packing.document_stream import DocumentIndex, Starts, cut_spans, split_spans
-from bertsmith.data.packing.packing import Numbers, check_fraction, check_inputs
-from bertsmith.data.packing.sentence_pairs import Segments, SentencePairPacking, Split
+from bertsmith.data.packing.document_stream import DocumentIndex, Starts, boundary_before, cut_spans, split_spans
+from bertsmith.data.packing.packing import Numbers, check_fraction, row_layout
+from bertsmith.data.packing.sentence_pairs import SentencePairPacking, SplitSamples
 from bertsmith.data.shards import Shards
-from bertsmith.types import IGNORE_INDEX, Frame
-
-IN_ORDER, SWAPPED = 0, 1  # the labels of sentence_order
+from bertsmith.types import Frame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +37,8 @@ class Config:
         check_fraction("short_sequences", self.short_sequences)
 
     def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> OrderedPairs:
-        """See `PackingConfig`."""
-        check_inputs(shards, max_length)
-        return OrderedPairs(self, shards, frame=frame, padding_id=padding_id, seed=seed, max_length=max_length)
+        layout = row_layout(shards, frame, max_length=max_length, padding_id=padding_id)
+        return OrderedPairs(self, shards, DocumentIndex(shards), layout, seed=seed)
 
 
 class OrderedPairs(SentencePairPacking):
@@ -48,28 +46,14 @@ class OrderedPairs(SentencePairPacking):
 
     objective, kind = "sentence_order", "ordered_pairs"
 
-    def __init__(
-        self, config: Config, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int
-    ) -> None:
-        self._swapped = config.swapped
-        super().__init__(
-            shards,
-            DocumentIndex(shards),
-            frame=frame,
-            max_length=max_length,
-            short_sequences=config.short_sequences,
-            padding_id=padding_id,
-            seed=seed,
-        )
-
-    def _cut(self, length: int, short_sequences: float) -> Numbers:
+    def _cut(self, length: int) -> Numbers:
         """Complete sentences until the target length is reached, in half of the documents from the end backwards.
 
         A sentence that does not fit starts the next sample: with all documents cut forwards, first segments would be
         longer than second ones.
         """
         sentences, bounds = self._index.sentences, self._index.document_tokens
-        short, lengths = self._short_documents(length, short_sequences)
+        short, lengths = self._short_documents(length)
         targets = np.where(short, lengths, length)
         backward = bernoulli(self._random_bits("back", np.arange(len(targets))), 0.5)
         forward = bounds[:-1][~backward], bounds[1:][~backward], targets[~backward]
@@ -80,13 +64,12 @@ class OrderedPairs(SentencePairPacking):
         _, mirrored_ends = _cut_sentences(mirrored, *reverse, length=length)
         return np.append(np.sort(np.concatenate([starts, total - mirrored_ends])), total)
 
-    def _segments(self, split: Split, sample_id: Numbers) -> Segments:
-        """Both segments, in order or swapped."""
-        swapped = split.is_pair & bernoulli(self._random_bits("order", sample_id), self._swapped)
-        starts = np.stack([split.start, split.middle], axis=1)
-        lengths = np.stack([split.middle - split.start, split.end - split.middle], axis=1)
-        starts[swapped], lengths[swapped] = starts[swapped, ::-1], lengths[swapped, ::-1]
-        return Segments(starts, lengths, np.where(split.is_pair, np.where(swapped, SWAPPED, IN_ORDER), IGNORE_INDEX))
+    def _change_pairs(self, samples: SplitSamples) -> NDArray[np.bool_]:
+        """Swaps the segments of some pairs."""
+        swapped = samples.is_pair & bernoulli(self._random_bits("order", samples.sample_id), self._config.swapped)
+        for values in (samples.starts, samples.lengths):
+            values[swapped] = values[swapped, ::-1]
+        return swapped
 
 
 def _cut_sentences(
@@ -101,18 +84,16 @@ def _cut_sentences(
         """The first sentence boundary at or after each position; with `right`, strictly after it."""
         return sentences[np.searchsorted(sentences, position.astype(sentences.dtype), side)].astype(np.int64)
 
-    def boundary_before(position: Numbers) -> Numbers:
-        """The last sentence boundary at or before each position."""
-        return sentences[np.searchsorted(sentences, position.astype(sentences.dtype), "right") - 1].astype(np.int64)
-
     starts, ends, document = split_spans(starts, ends, length=length, sentences=sentences)
     targets = targets[document]
 
     def next_end(position: Numbers, span: Numbers) -> Numbers:
         reached = np.minimum(position + targets[span], ends[span])
-        fitting = boundary_before(np.minimum(position + length, ends[span]))
+        fitting = boundary_before(sentences, np.minimum(position + length, ends[span]))
         complete = np.minimum(boundary_after(reached, "left"), fitting)
-        within = boundary_before(position) < position  # the rest of a sentence that started in the sample before
+        within = (
+            boundary_before(sentences, position) < position
+        )  # the rest of a sentence that started in the sample before
         piece = np.minimum(boundary_after(position, "right"), position + length)
         return np.where(within | (complete <= position), piece, complete)
 

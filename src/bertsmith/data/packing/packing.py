@@ -45,8 +45,7 @@ class PackedBatch:
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All arrays except the labels, by their names in `types.Batch`."""
-        names = ("input_ids", "position_ids", "segment_ids", "document_ids", "special_mask", "sample_ids")
-        return {name: getattr(self, name) for name in (*names, "cu_seqlens", "cls_positions")}
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
 
 class Packing:
@@ -85,29 +84,10 @@ class PackingConfig(Protocol):
         """The packing of these shards; `frame` and `padding_id` are the tokenizer's."""
 
 
-def check_inputs(shards: Shards, max_length: int) -> None:
-    """Raises for a length that no packing supports, and for an empty split."""
-    if not 2 <= max_length <= LONGEST:
-        raise ConfigError(f"max_length={max_length} must be from 2 to {LONGEST:,}")
-    if not shards.tokens:
-        raise DataError(f"the {shards.split} split of {shards.folder} is empty: prepare it with more text")
-
-
 def check_fraction(name: str, value: float) -> None:
     """Raises unless the setting of a `Config` is a fraction."""
     if not 0 <= value <= 1:
         raise ConfigError(f"{name}={value} must be a fraction from 0 to 1")
-
-
-def text_length(max_length: int, *, special_tokens: int, minimum: int) -> int:
-    """Tokens of a row that remain for text; raises if these are fewer than `minimum`."""
-    length = max_length - special_tokens
-    if length < minimum:
-        raise ConfigError(
-            f"max_length={max_length} is too short for {special_tokens} special tokens and {minimum} of text: "
-            f"make it at least {special_tokens + minimum}"
-        )
-    return length
 
 
 def end_token(frame: Frame) -> int | None:
@@ -133,87 +113,108 @@ class FrameArrays:
                 else:
                     self._slots["ab".index(part), form, index] = 1
         self.segments[1, : len(frame.pair_segments)] = frame.pair_segments
+        self.special_counts: Numbers = self.special.sum(1)  # [2] special tokens of a single text and of a pair
 
-    @property
-    def special_counts(self) -> Numbers:
-        """[2] special tokens of a single text and of a pair."""
-        counts: Numbers = self.special.sum(1)
-        return counts
-
-    def part_lengths(self, form: Numbers, a: Numbers, b: Numbers) -> Numbers:
-        """[N, K] tokens of each part, for texts of `a` and `b` tokens [N]."""
-        lengths: Numbers = self.special[form] + a[:, None] * self._slots[0, form] + b[:, None] * self._slots[1, form]
-        return lengths
+    def part_lengths(self, form: Numbers, lengths: Numbers) -> Numbers:
+        """[N, K] tokens of each part, for texts whose slots hold `lengths` [N, 2] tokens."""
+        result: Numbers = self.special[form] + (lengths.T[:, :, None] * self._slots[:, form]).sum(0)
+        return result
 
 
 class Texts(NamedTuple):
-    """The texts of a batch, row by row."""
+    """The texts of a batch, row by row; those with an empty second slot are single texts."""
 
     row: Numbers  # [N] ascending, every row at least once
     sample_id: Numbers  # [N] unique in the run
-    form: Numbers  # [N] 0 single, 1 pair
-    part_lengths: Numbers  # [N, K]
+    lengths: Numbers  # [N, 2] tokens of each slot
     tokens: NDArray[np.integer[Any]]  # [T] of all slots, concatenated
     is_end: NDArray[np.bool_] | None = None  # [T] which of these are document-end tokens
 
 
-class RowLayout(NamedTuple):
+@dataclass(frozen=True)
+class RowLayout:
     """The constants of a packing's batches."""
 
+    frame: FrameArrays
     max_length: int
     padding_id: int
-    texts_per_row: int
+    texts_per_row: int = 1
     full_rows: bool = False  # every row is one text without padding
     documents_per_row: int = 0  # at most, if the documents of a text do not attend to each other; 0: they do
 
+    def text_length(self, form: int, *, minimum: int) -> int:
+        """Tokens that remain for the text of a row, single (form 0) or a pair (1); raises if fewer than `minimum`."""
+        special_tokens = int(self.frame.special_counts[form])
+        length = self.max_length - special_tokens
+        if length < minimum:
+            raise ConfigError(
+                f"max_length={self.max_length} is too short for {special_tokens} special tokens and {minimum} of text: "
+                f"make it at least {special_tokens + minimum}"
+            )
+        return length
 
-def make_batch(
-    texts: Texts, frame: FrameArrays, layout: RowLayout, labels: Mapping[str, Numbers] | None = None
-) -> PackedBatch:
-    """The arrays of a batch, by array operations only; `labels` [N] by objective."""
-    rows, number, padding = _fill_rows(texts, layout.max_length)
-    size = rows * layout.max_length
-    runs = np.stack([texts.part_lengths.sum(1), padding], axis=1)  # [N, 2] each text, and the padding after it
-    begins = (np.cumsum(runs) - runs.ravel()).reshape(runs.shape)
-    parts = np.concatenate([texts.part_lengths, padding[:, None]], axis=1)  # [N, K+1] lengths that sum to B*L
-    special = _repeat(frame.special[texts.form], parts, True)
-    ids = _repeat(frame.ids[texts.form], parts, layout.padding_id)
-    slots = np.flatnonzero(~special)
-    ids[slots] = texts.tokens
-    if texts.is_end is not None:
-        special[slots] = texts.is_end
-    document_ids, starts = _repeat(number[:, None].astype(np.int32), runs, 0), begins[runs > 0]
-    if layout.documents_per_row and texts.is_end is not None:
-        document_ids, starts = _split_documents(document_ids, starts, slots, slots[texts.is_end] + 1, rows)
-    positions = np.arange(size, dtype=np.int32)
-    positions -= np.repeat(begins.astype(np.int32).ravel(), runs.ravel())
-    positions[document_ids == 0] = 0
-    text_slots, slot_count = texts.row * layout.texts_per_row + number - 1, rows * layout.texts_per_row
-    shape = rows, layout.max_length
-    return PackedBatch(
-        input_ids=ids.reshape(shape),
-        position_ids=positions.reshape(shape),
-        segment_ids=_repeat(frame.segments[texts.form], parts, 0).reshape(shape),
-        document_ids=document_ids.reshape(shape),
-        special_mask=special.reshape(shape),
-        sample_ids=_repeat(texts.sample_id[:, None], runs, -1).reshape(shape),
-        cu_seqlens=_cu_seqlens(starts, layout, size),
-        cls_positions=_scatter(begins[:, 0], text_slots, slot_count, -1),
-        max_seqlen=layout.max_length,
-        dense=layout.full_rows and not layout.documents_per_row,
-        tokens=size - int(padding.sum()),
-        labels={
-            name: _scatter(values, text_slots, slot_count, IGNORE_INDEX) for name, values in (labels or {}).items()
-        },
-    )
+    def make_batch(self, texts: Texts, labels: Mapping[str, Numbers] | None = None) -> PackedBatch:
+        """The arrays of a batch, by array operations only; `labels` [N] by objective."""
+        frame, form = self.frame, (texts.lengths[:, 1] > 0).astype(np.int64)
+        parts = frame.part_lengths(form, texts.lengths)
+        rows, number, padding = _fill_rows(texts.row, parts.sum(1), self.max_length)
+        size = rows * self.max_length
+        runs = np.stack([parts.sum(1), padding], axis=1)  # [N, 2] each text, and the padding after it
+        begins = (np.cumsum(runs) - runs.ravel()).reshape(runs.shape)
+        parts = np.concatenate([parts, padding[:, None]], axis=1)  # [N, K+1] lengths that sum to B*L
+        special = _repeat(frame.special[form], parts, True)
+        ids = _repeat(frame.ids[form], parts, self.padding_id)
+        slots = np.flatnonzero(~special)
+        ids[slots] = texts.tokens
+        if texts.is_end is not None:
+            special[slots] = texts.is_end
+        document_ids, starts = _repeat(number[:, None].astype(np.int32), runs, 0), begins[runs > 0]
+        if self.documents_per_row and texts.is_end is not None:
+            document_ids, starts = _split_documents(document_ids, starts, slots, slots[texts.is_end] + 1, rows)
+        positions = np.arange(size, dtype=np.int32)
+        positions -= np.repeat(begins.astype(np.int32).ravel(), runs.ravel())
+        positions[document_ids == 0] = 0
+        text_slots, slot_count = texts.row * self.texts_per_row + number - 1, rows * self.texts_per_row
+        sequences = rows * ((self.documents_per_row or self.texts_per_row) + (not self.full_rows))
+        shape = rows, self.max_length
+        return PackedBatch(
+            input_ids=ids.reshape(shape),
+            position_ids=positions.reshape(shape),
+            segment_ids=_repeat(frame.segments[form], parts, 0).reshape(shape),
+            document_ids=document_ids.reshape(shape),
+            special_mask=special.reshape(shape),
+            sample_ids=_repeat(texts.sample_id[:, None], runs, -1).reshape(shape),
+            cu_seqlens=np.pad(starts, (0, sequences + 1 - len(starts)), constant_values=size).astype(np.int32),
+            cls_positions=_scatter(begins[:, 0], text_slots, slot_count, -1),
+            max_seqlen=self.max_length,
+            dense=self.full_rows and not self.documents_per_row,
+            tokens=size - int(padding.sum()),
+            labels={
+                name: _scatter(each, text_slots, slot_count, IGNORE_INDEX) for name, each in (labels or {}).items()
+            },
+        )
 
 
-def _fill_rows(texts: Texts, max_length: int) -> tuple[int, Numbers, Numbers]:
+def row_layout(shards: Shards, frame: Frame, *, max_length: int, padding_id: int) -> RowLayout:
+    """The layout of one text per row; raises for a length that no packing supports, and for an empty split."""
+    if not 2 <= max_length <= LONGEST:
+        raise ConfigError(f"max_length={max_length} must be from 2 to {LONGEST:,}")
+    if not shards.tokens:
+        raise DataError(f"the {shards.split} split of {shards.folder} is empty: prepare it with more text")
+    return RowLayout(FrameArrays(frame), max_length, padding_id)
+
+
+def ranges(counts: Numbers) -> Numbers:
+    """0, 1, ... count-1 for each count, concatenated."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _fill_rows(row: Numbers, lengths: Numbers, max_length: int) -> tuple[int, Numbers, Numbers]:
     """The number of rows; each text's number in its row, from 1; and the padding after it, if it is a row's last."""
-    firsts = np.flatnonzero(np.diff(texts.row, prepend=-1))
-    number = np.arange(len(texts.row)) - np.repeat(firsts, np.diff(firsts, append=len(texts.row))) + 1
-    padding = np.zeros(len(texts.row), np.int64)
-    padding[np.append(firsts[1:], len(texts.row)) - 1] = max_length - np.add.reduceat(texts.part_lengths.sum(1), firsts)
+    firsts = np.flatnonzero(np.diff(row, prepend=-1))
+    number = 1 + ranges(np.diff(firsts, append=len(row)))
+    padding = np.zeros(len(row), np.int64)
+    padding[np.append(firsts[1:], len(row)) - 1] = max_length - np.add.reduceat(lengths, firsts)
     return len(firsts), number, padding
 
 
@@ -239,13 +240,6 @@ def _repeat(values: NDArray[Any], lengths: Numbers, filler: int) -> NDArray[Any]
     """Each value [N, K] repeated for the length of its run; `filler` for the last run of each text, its padding."""
     filled = np.concatenate([values, np.full((len(values), 1), filler, values.dtype)], axis=1)
     return np.repeat(filled.ravel(), lengths.ravel())
-
-
-def _cu_seqlens(starts: Numbers, layout: RowLayout, size: int) -> NDArray[np.int32]:
-    per_row = (layout.documents_per_row or layout.texts_per_row) + (not layout.full_rows)
-    cu_seqlens = np.full(size // layout.max_length * per_row + 1, size, np.int32)
-    cu_seqlens[: len(starts)] = starts
-    return cu_seqlens
 
 
 def _scatter(values: Numbers, indices: Numbers, size: int, filler: int) -> Numbers:

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.packing.counter_random import Bits, bernoulli, mix_counters, to_range
 from bertsmith.data.packing.document_stream import DocumentIndex, cut_evenly, cut_spans, split_spans
-from bertsmith.data.packing.packing import Numbers, check_fraction, check_inputs
-from bertsmith.data.packing.sentence_pairs import Segments, SentencePairPacking, Split
+from bertsmith.data.packing.packing import Numbers, check_fraction, row_layout
+from bertsmith.data.packing.sentence_pairs import SentencePairPacking, SplitSamples
 from bertsmith.data.shards import Shards
 from bertsmith.errors import DataError
-from bertsmith.types import IGNORE_INDEX, Frame
+from bertsmith.types import Frame
 
-FOLLOWS, RANDOM = 0, 1  # the labels of next_sentence
 DRAWS, RUN = 8, 4  # random positions tried per segment, and consecutive sentences tried at each
 REDRAWS = 2  # of a segment that must not end with a sentence but does
 
@@ -43,15 +42,14 @@ class Config:
         check_fraction("short_sequences", self.short_sequences)
 
     def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> Pairs:
-        """See `PackingConfig`."""
-        check_inputs(shards, max_length)
+        layout = row_layout(shards, frame, max_length=max_length, padding_id=padding_id)
         index = DocumentIndex(shards)
         if self.random_next and len(index.documents) < 3:
             raise DataError(
                 f"the {shards.split} split of {shards.folder} has only one document, so no second segment can come "
                 "from another: prepare more text (is there a blank line between documents?), or set random_next=0"
             )
-        return Pairs(self, shards, index, frame=frame, padding_id=padding_id, seed=seed, max_length=max_length)
+        return Pairs(self, shards, index, layout, seed=seed)
 
 
 class Pairs(SentencePairPacking):
@@ -59,37 +57,15 @@ class Pairs(SentencePairPacking):
 
     objective, kind = "next_sentence", "pairs"
 
-    def __init__(
-        self,
-        config: Config,
-        shards: Shards,
-        index: DocumentIndex,
-        *,
-        frame: Frame,
-        padding_id: int,
-        seed: int,
-        max_length: int,
-    ) -> None:
-        self._random_next, self._single_sentences = config.random_next, config.single_sentences
-        super().__init__(
-            shards,
-            index,
-            frame=frame,
-            max_length=max_length,
-            short_sequences=config.short_sequences,
-            padding_id=padding_id,
-            seed=seed,
-        )
-
-    def _cut(self, length: int, short_sequences: float) -> Numbers:
+    def _cut(self, length: int) -> Numbers:
         """Sentences until the target length is reached; a sentence that exceeds `length` is cut."""
         index, bounds = self._index, self._index.document_tokens
-        if self._single_sentences:
+        if self._config.single_sentences:
             first = np.repeat(index.documents[:-1], np.diff(index.documents))
             odd = (np.arange(len(first)) - first) % 2 == 1
             bounds = index.sentences[np.append(~odd, True)].astype(np.int64)
             return np.append(cut_evenly(bounds[:-1], bounds[1:], length), self._shards.tokens)
-        short, lengths = self._short_documents(length, short_sequences)
+        short, lengths = self._short_documents(length)
         long_starts = cut_evenly(bounds[:-1][~short], bounds[1:][~short], length)
         starts, ends, document = split_spans(
             bounds[:-1][short], bounds[1:][short], length=length, sentences=index.sentences
@@ -104,33 +80,23 @@ class Pairs(SentencePairPacking):
         short_starts, _ = cut_spans(starts, ends, next_end)
         return np.append(np.sort(np.concatenate([long_starts, short_starts])), self._shards.tokens)
 
-    def _segments(self, split: Split, sample_id: Numbers) -> Segments:
-        """The second segment of the sample, or a random one in its place."""
-        index = self._index
-        random = split.is_pair & bernoulli(self._random_bits("next", sample_id), self._random_next)
-        starts = np.stack([split.start, split.middle], axis=1)
-        lengths = np.stack([split.middle - split.start, split.end - split.middle], axis=1)
-        starts[random, 1], lengths[random, 1] = _random_segments(
-            index,
-            exclude=index.document_of(split.first[random] - 1),
-            lengths=lengths[random, 1],
-            complete=index.sentences[split.last[random]] == split.end[random],
-            bits=self._random_bits("b", sample_id[random]),
+    def _change_pairs(self, samples: SplitSamples) -> NDArray[np.bool_]:
+        """Replaces the second segments of some pairs by random ones."""
+        random = samples.is_pair & bernoulli(self._random_bits("next", samples.sample_id), self._config.random_next)
+        samples.starts[random, 1], samples.lengths[random, 1] = _random_segments(
+            self._index,
+            exclude=self._index.document_of(samples.first[random] - 1),
+            lengths=samples.lengths[random, 1],
+            complete=samples.ends_complete[random],
+            bits=self._random_bits("b", samples.sample_id[random]),
         )
-        return Segments(starts, lengths, np.where(split.is_pair, np.where(random, RANDOM, FOLLOWS), IGNORE_INDEX))
-
-
-class Spans(NamedTuple):
-    """Tokens of the split."""
-
-    starts: Numbers
-    lengths: Numbers
+        return random
 
 
 def _random_segments(
     index: DocumentIndex, *, exclude: Numbers, lengths: Numbers, complete: NDArray[np.bool_], bits: Bits
-) -> Spans:
-    """For each text a segment from a document other than `exclude`, with the length and kind of end of the true one.
+) -> tuple[Numbers, Numbers]:
+    """Start and length, for each text, of a segment of another document than `exclude` that ends like the true one.
 
     It starts with a sentence and, where `complete`, ends with one, else within one: if only true second segments ended
     with a sentence, the last token would reveal the label. It has `lengths` tokens, or the most that follow one of the
@@ -142,19 +108,19 @@ def _random_segments(
     first = to_range(mix_counters(bits[:, None], np.arange(DRAWS)), others[:, None])
     first += np.where(first >= own[:, None], own_count[:, None], 0)  # skips the own document
     last = index.documents[index.document_of(first) + 1].astype(np.int64) - 1
-    result = Spans(np.empty_like(lengths), np.empty_like(lengths))
+    result = np.empty_like(lengths), np.empty_like(lengths)
     # complete segments try more sentences: sums of sentence lengths rarely match
     for chosen, run, ends_complete in ((complete, RUN, True), (~complete, 1, False)):
         tried = np.minimum(first[chosen, :, None] + np.arange(run), last[chosen, :, None]).reshape(-1, DRAWS * run)
         ends = index.sentences[last[chosen].repeat(run, axis=1) + 1].astype(np.int64)
-        result.starts[chosen], result.lengths[chosen] = _longest(
-            index, tried, ends, lengths[chosen], complete=ends_complete
-        )
+        result[0][chosen], result[1][chosen] = _longest(index, tried, ends, lengths[chosen], complete=ends_complete)
     return result
 
 
-def _longest(index: DocumentIndex, sentences: Numbers, ends: Numbers, lengths: Numbers, *, complete: bool) -> Spans:
-    """The longest span up to `lengths` [P] from the start of one of these sentences to `ends` [P, tries] at most."""
+def _longest(
+    index: DocumentIndex, sentences: Numbers, ends: Numbers, lengths: Numbers, *, complete: bool
+) -> tuple[Numbers, Numbers]:
+    """Start and length of the longest span up to `lengths` [P], from one of these sentences to `ends` [P, tries]."""
     starts = index.sentences[sentences].astype(np.int64)
     ends = np.minimum(starts + lengths[:, None], ends)
     stops = index.sentence_end(ends) if complete else ends.copy()
@@ -164,4 +130,4 @@ def _longest(index: DocumentIndex, sentences: Numbers, ends: Numbers, lengths: N
         stops[best] -= index.sentence_end(stops[best]) == stops[best]
         best = every, np.argmax(stops - starts, axis=1)
     start, stop = starts[best], stops[best]
-    return Spans(start, np.where(stop > start, stop, ends[best]) - start)
+    return start, np.where(stop > start, stop, ends[best]) - start

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bertsmith.data.packing.document_stream import DocumentIndex, DocumentStream, WindowPacking
-from bertsmith.data.packing.packing import NO_FRAME, check_inputs, end_token
+from bertsmith.data.packing.packing import NO_FRAME, end_token, row_layout
 from bertsmith.data.shards import Shards
 from bertsmith.types import Frame
 
@@ -19,6 +19,5 @@ class Config:
 
     def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> WindowPacking:
         """See `PackingConfig`; only the end token of the frame is used."""
-        check_inputs(shards, max_length)
-        stream = DocumentStream(shards, DocumentIndex(shards), end_token(frame))
-        return WindowPacking(stream, NO_FRAME, max_length=max_length, padding_id=padding_id, seed=seed)
+        layout = row_layout(shards, NO_FRAME, max_length=max_length, padding_id=padding_id)
+        return WindowPacking(DocumentStream(shards, DocumentIndex(shards), end_token(frame)), layout, seed=seed)

@@ -10,34 +10,18 @@ import json
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+import bertsmith.data.shards.folder as shard_set
 from bertsmith import config
-from bertsmith.data.shards.folder import (
-    BUILDING,
-    INDEX,
-    INDEX_FORMAT,
-    SPLITS,
-    TOKENIZER,
-    file_entry,
-    is_plain,
-    leftovers,
-    read_index,
-    read_plan,
-    remove_leftovers,
-    shard_name,
-    shards_in,
-)
 from bertsmith.data.shards.format import (
     EncodedDocuments,
     Header,
     ShardEntry,
     check_file,
     damaged_error,
-    encode_file,
-    entry_of,
     token_type,
+    write_shard,
 )
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.system.durable import Disk, checksummed_json
@@ -57,7 +41,7 @@ class ShardBuilder:
         shard_tokens: int = 2**24,
         disk: Disk | None = None,
     ) -> None:
-        if invalid := [name for name in tokenizer_files if not is_plain(name)]:
+        if invalid := [name for name in tokenizer_files if not shard_set.is_plain(name)]:
             raise ValueError(f"invalid names of tokenizer files: {invalid}")
         self.folder = Path(folder)
         self.units_done = 0
@@ -65,17 +49,17 @@ class ShardBuilder:
         self._dtype = token_type(vocab_size)
         self._tokenizer_files = tokenizer_files
         self._plan: dict[str, Any] = {
-            "format": INDEX_FORMAT,
+            "format": shard_set.INDEX_FORMAT,
             "fingerprint": fingerprint,
             "vocab_size": vocab_size,
             "shard_tokens": shard_tokens,
             "settings": json.loads(json.dumps(settings, allow_nan=False)),
-            "tokenizer": [file_entry(name, data) for name, data in tokenizer_files.items()],
+            "tokenizer": [shard_set.file_entry(name, data) for name, data in tokenizer_files.items()],
         }
         self._entries: list[ShardEntry] = []
         self._counts: dict[str, int] = {}
         self._documents = 0
-        self._pending: dict[str, list[EncodedDocuments]] = {split: [] for split in SPLITS}
+        self._pending: dict[str, list[EncodedDocuments]] = {split: [] for split in shard_set.SPLITS}
         self._units_added = 0
         self._active = False
         self._lock = ExitStack()
@@ -89,9 +73,7 @@ class ShardBuilder:
         self._active = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._active = False
         self._lock.close()
 
@@ -104,8 +86,8 @@ class ShardBuilder:
         self._check_open()
         if unit != self._units_added:
             raise ValueError(f"work unit {unit} was added, unit {self._units_added} is next")
-        if unknown := splits.keys() - set(SPLITS):
-            raise ValueError(f"unknown splits {sorted(unknown)}, there are {', '.join(SPLITS)}")
+        if unknown := splits.keys() - set(shard_set.SPLITS):
+            raise ValueError(f"unknown splits {sorted(unknown)}, there are {', '.join(shard_set.SPLITS)}")
         for documents in splits.values():
             documents.check(self._plan["vocab_size"])
         self._units_added += 1
@@ -129,7 +111,7 @@ class ShardBuilder:
                 name: sum(getattr(entry, name) for entry in self._entries if entry.split == split)
                 for name in ("tokens", "sentences", "documents")
             }
-            for split in SPLITS
+            for split in shard_set.SPLITS
         }
         index = {
             **self._plan,
@@ -141,27 +123,26 @@ class ShardBuilder:
             "files": [asdict(entry) for entry in self._entries],
         }
         data = checksummed_json(index)
-        self._disk.write_file(self.folder / INDEX, [data])
-        self._disk.remove(self.folder / BUILDING)
+        self._disk.write_file(self.folder / shard_set.INDEX, [data])
+        self._disk.remove(self.folder / shard_set.BUILDING)
         self._active = False
         return dict(json.loads(data))
 
     def _commit(self) -> None:
         """Writes the held-out file first; the rename of the train file commits both."""
-        held_out = self._write("held-out", companion=None) if self._has_pending("held-out") else None
+        has_held_out = any(len(one.document_sentences) for one in self._pending["held-out"])
+        held_out = self._write("held-out", companion=None) if has_held_out else None
         train = self._write("train", companion=_companion(held_out) if held_out else None)
         self._entries += [train, held_out] if held_out else [train]
-        self._pending = {split: [] for split in SPLITS}
+        self._pending = {split: [] for split in shard_set.SPLITS}
         self.units_done = self._units_added
-
-    def _has_pending(self, split: str) -> bool:
-        return any(len(one.document_sentences) for one in self._pending[split])
 
     def _write(self, split: str, *, companion: dict[str, Any] | None) -> ShardEntry:
         documents = EncodedDocuments.concatenate(self._pending[split], self._dtype)
+        part = sum(entry.split == "train" for entry in self._entries)
         header = Header(
             split=split,
-            part=self._part,
+            part=part,
             fingerprint=self._plan["fingerprint"],
             dtype=self._dtype.name,
             tokens=len(documents.tokens),
@@ -173,32 +154,25 @@ class ShardBuilder:
             counts=self._counts,
             companion=companion,
         )
-        name = shard_name(split, self._part)
-        crc32, chunks = encode_file(header, documents)
-        written = self._disk.write_file(self.folder / name, chunks)
-        return entry_of(header, name, written, crc32)
-
-    @property
-    def _part(self) -> int:
-        return sum(entry.split == "train" for entry in self._entries)
+        return write_shard(self.folder / shard_set.shard_name(split, part), header, documents, self._disk)
 
     def _begin_or_resume(self) -> None:
         """Removes uncommitted files and resumes from the last commit."""
         folder, disk = self.folder, self._disk
-        resuming = (folder / BUILDING).exists()
-        if not resuming and (folder / INDEX).exists():
-            tokens = sum(split["tokens"] for split in read_index(folder)["splits"].values())
+        resuming = (folder / shard_set.BUILDING).exists()
+        if not resuming and (folder / shard_set.INDEX).exists():
+            tokens = sum(split["tokens"] for split in shard_set.read_index(folder)["splits"].values())
             raise BertsmithError(
                 f"{folder} already holds a finished shard set ({tokens:,} tokens): "
                 "choose another -o, or pass --overwrite"
             )
         if resuming:
-            self._compare_plans(read_plan(folder / BUILDING))
-        remove_leftovers(leftovers(folder, self._plan if resuming else None), disk)
+            self._compare_plans(shard_set.read_plan(folder / shard_set.BUILDING))
+        shard_set.remove_leftovers(folder, self._plan if resuming else None, disk)
         # renames of a killed build may not be on the disk yet
         disk.sync_folder(folder)
         if not resuming:
-            disk.write_file(folder / BUILDING, [checksummed_json(self._plan)])
+            disk.write_file(folder / shard_set.BUILDING, [checksummed_json(self._plan)])
         self._copy_tokenizer()
         self._resume_commits()
 
@@ -212,7 +186,7 @@ class ShardBuilder:
         self._plan = {key: before[key] for key in before if key != "seal"}
 
     def _copy_tokenizer(self) -> None:
-        folder = self.folder / TOKENIZER
+        folder = self.folder / shard_set.TOKENIZER
         self._disk.make_folder(folder)
         for name, data in self._tokenizer_files.items():
             if not (folder / name).is_file() or (folder / name).read_bytes() != data:
@@ -220,20 +194,20 @@ class ShardBuilder:
         self._disk.sync_folder(folder)
 
     def _resume_commits(self) -> None:
-        parts = shards_in(self.folder)
+        parts = shard_set.shards_in(self.folder)
         for part in sorted(set(parts["held-out"]) - set(parts["train"])):
-            self._disk.remove(self.folder / shard_name("held-out", part))
+            self._disk.remove(self.folder / shard_set.shard_name("held-out", part))
         for part, number in enumerate(parts["train"]):
             if part != number:
-                missing = self.folder / shard_name("train", part)
+                missing = self.folder / shard_set.shard_name("train", part)
                 raise DataError(f"{missing} is missing: pass --overwrite to start again")
-            header, entry = check_file(self.folder / shard_name("train", part))
+            header, entry = check_file(self.folder / shard_set.shard_name("train", part))
             expected = (part, self._plan["fingerprint"], self._dtype.name, self.units_done)
             if (header.part, header.fingerprint, header.dtype, header.first_unit) != expected:
                 raise damaged_error(self.folder / entry.name, "it does not continue the shard before it")
             self._entries.append(entry)
             if header.companion is not None:
-                _, held_out = check_file(self.folder / shard_name("held-out", part))
+                _, held_out = check_file(self.folder / shard_set.shard_name("held-out", part))
                 if header.companion != _companion(held_out):
                     raise damaged_error(self.folder / held_out.name, f"it does not belong to {entry.name}")
                 self._entries.append(held_out)

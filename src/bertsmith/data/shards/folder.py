@@ -66,8 +66,8 @@ def read_index(folder: Path) -> dict[str, Any]:
     return read_plan(folder / INDEX)
 
 
-def leftovers(folder: Path, plan: dict[str, Any] | None) -> list[Path]:
-    """Partial files of an interrupted build or removal; raises if the folder has files of anything else.
+def remove_leftovers(folder: Path, plan: dict[str, Any] | None, disk: Disk) -> None:
+    """Removes partial files of an interrupted build or removal; raises if the folder has files of anything else.
 
     `plan` is building.json or the index; without either, only a partial building.json belongs to a shard set.
     """
@@ -87,17 +87,16 @@ def leftovers(folder: Path, plan: dict[str, Any] | None) -> list[Path]:
         named = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
         what = "has files that do not belong to a shard set" if plan is not None else "is neither empty nor a shard set"
         raise BertsmithError(f"{folder} {what} ({named}): choose another -o")
-    inside = [name for name in names if name.endswith(PARTIAL) and not name.startswith(TOKENIZER + PARTIAL)]
-    return [folder / name for name in inside] + [below for below in inner if below.name != TOKENIZER]
+    for name in names:
+        if name.endswith(PARTIAL) and not name.startswith(TOKENIZER + PARTIAL):
+            disk.remove(folder / name)
+    for below in inner:
+        if below.name != TOKENIZER:
+            disk.remove_folder(below)
 
 
 def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
-
-
-def remove_leftovers(paths: list[Path], disk: Disk) -> None:
-    for path in paths:
-        (disk.remove_folder if path.is_dir() else disk.remove)(path)
 
 
 def shards_in(folder: Path) -> dict[str, list[int]]:
@@ -118,8 +117,7 @@ def remove_shard_set(folder: str | Path, *, disk: Disk | None = None) -> None:
     with disk.lock(folder):
         plans = [folder / name for name in (BUILDING, INDEX) if (folder / name).exists()]
         plan = read_plan(plans[0]) if plans else None
-        unfinished = leftovers(folder, plan)
-        remove_leftovers(unfinished, disk)
+        remove_leftovers(folder, plan, disk)
         if plan is not None and (folder / INDEX).exists():
             disk.write_file(folder / BUILDING, [checksummed_json({key: plan[key] for key in PLAN})])
             disk.remove(folder / INDEX)

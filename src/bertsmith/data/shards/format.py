@@ -10,7 +10,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bertsmith.errors import DataError, StorageError
-from bertsmith.system.durable import Chunk, WrittenFile
+from bertsmith.system.durable import Disk, WrittenFile
 
 FORMAT = 1
 BLOCK = 1 << 16  # bytes of the body under one checksum
-LONGEST_SENTENCE = (1 << 16) - 1  # tokens; a longer sentence is truncated
 MAGIC = b"BSSHARD1"
 PRELUDE = struct.Struct("<8sII")  # magic, bytes of the header, CRC32 of header and checksum table
 HEADER_LIMIT = 1 << 16
@@ -46,29 +45,12 @@ class EncodedDocuments:
     document_sentences: NDArray[np.uint32]  # sentences of each document
 
     @classmethod
-    def empty(cls, dtype: DTypeLike) -> EncodedDocuments:
-        return cls(np.empty(0, dtype), np.empty(0, np.uint16), np.empty(0, np.uint32))
-
-    @classmethod
-    def of(cls, documents: Iterable[Iterable[Sequence[int]]], dtype: DTypeLike) -> EncodedDocuments:
-        """From the ids of each sentence of each document; empty sentences and documents are dropped."""
-        sentences: list[NDArray[Any]] = []
-        sizes: list[int] = []
-        for document in documents:
-            ids = [np.asarray(sentence[:LONGEST_SENTENCE], dtype) for sentence in document if len(sentence)]
-            sentences += ids
-            sizes += [len(ids)] if ids else []
-        lengths = np.array([len(sentence) for sentence in sentences], np.uint16)
-        return cls(np.concatenate([np.empty(0, dtype), *sentences]), lengths, np.array(sizes, np.uint32))
-
-    @classmethod
     def concatenate(cls, parts: Sequence[EncodedDocuments], dtype: DTypeLike) -> EncodedDocuments:
-        """Concatenates several."""
-        every = [cls.empty(dtype), *parts]
+        """Concatenates several, or none; `dtype` is that of the tokens."""
         return cls(
-            np.concatenate([part.tokens for part in every]),
-            np.concatenate([part.sentence_lengths for part in every]),
-            np.concatenate([part.document_sentences for part in every]),
+            np.concatenate([np.empty(0, dtype), *(part.tokens for part in parts)]),
+            np.concatenate([np.empty(0, np.uint16), *(part.sentence_lengths for part in parts)]),
+            np.concatenate([np.empty(0, np.uint32), *(part.document_sentences for part in parts)]),
         )
 
     def check(self, vocab_size: int) -> None:
@@ -107,12 +89,9 @@ class Header:
     @property
     def sections(self) -> dict[str, tuple[int, int]]:
         """First byte and number of bytes of each array in the body."""
-        sizes = (self.tokens * np.dtype(self.dtype).itemsize, self.sentences * 2, self.documents * 4)
-        return {
-            "tokens": (0, sizes[0]),
-            "sentence_lengths": (sizes[0], sizes[1]),
-            "document_sentences": (sizes[0] + sizes[1], sizes[2]),
-        }
+        tokens, sentences = self.tokens * np.dtype(self.dtype).itemsize, self.sentences * 2
+        lengths, documents = (tokens, sentences), (tokens + sentences, self.documents * 4)
+        return {"tokens": (0, tokens), "sentence_lengths": lengths, "document_sentences": documents}
 
     @property
     def body_bytes(self) -> int:
@@ -139,8 +118,8 @@ def damaged_error(path: Path, reason: str) -> DataError:
     return DataError(f"{path} is damaged: {reason}; {advice}")
 
 
-def encode_file(header: Header, documents: EncodedDocuments) -> tuple[int, list[Chunk]]:
-    """The CRC32 of header and checksum table, and the file: prelude, header, checksum table, body."""
+def write_shard(path: Path, header: Header, documents: EncodedDocuments, disk: Disk) -> ShardEntry:
+    """Writes prelude, header, checksum table and body; returns the entry for the index."""
     arrays = (documents.tokens, documents.sentence_lengths.astype("<u2"), documents.document_sentences.astype("<u4"))
     body = b"".join(array.tobytes() for array in arrays)
     view = memoryview(body)
@@ -151,7 +130,8 @@ def encode_file(header: Header, documents: EncodedDocuments) -> tuple[int, list[
     if len(text) > HEADER_LIMIT:
         raise ValueError(f"the counts of part {header.part} make a header of {len(text):,} bytes: pass fewer counts")
     crc32 = zlib.crc32(table, zlib.crc32(text))
-    return crc32, [PRELUDE.pack(MAGIC, len(text), crc32), text, table, body]
+    written = disk.write_file(path, [PRELUDE.pack(MAGIC, len(text), crc32), text, table, body])
+    return _entry(path, header, written, crc32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,94 +144,92 @@ class Head:
     body: int  # offset of the body
 
 
-def read_exactly(descriptor: int, size: int, offset: int, path: Path) -> bytes:
-    """`size` bytes from `offset`; by pread, because a truncated file kills a process that maps it."""
-    data = b""
-    try:
-        while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
-            data += more
-    except OSError as error:
-        raise StorageError(f"{error.strerror}: reading {size:,} bytes at byte {offset:,} of {path}") from error
-    if len(data) < size:
-        raise damaged_error(path, f"it is truncated at byte {offset + len(data):,}, before byte {offset + size:,}")
-    return data
+class ShardFile:
+    """A file open for reading; it is closed with its last reference, so that threads cannot close each other's files.
 
+    Reads with pread, which threads and forked processes can share; a truncated file is an error, where a memory map
+    would kill the process.
+    """
 
-def read_head(descriptor: int, path: Path) -> Head:
-    """Header and checksum table, after all checks that do not need the body."""
-    magic, length, crc = PRELUDE.unpack(read_exactly(descriptor, PRELUDE.size, 0, path))
-    if magic != MAGIC or length > HEADER_LIMIT:
-        raise damaged_error(path, "it does not start like a shard")
-    text = read_exactly(descriptor, length, PRELUDE.size, path)
-    try:
-        fields = json.loads(text)
-        sections = fields.pop("sections")
-        header = Header(**fields)
-        numbers = (header.part, header.tokens, header.sentences, header.documents, header.first_unit, header.last_unit)
-        valid = (
-            all(type(number) is int and number >= 0 for number in numbers)
-            and header.dtype in ("uint16", "uint32")
-            and (header.format, header.block_bytes) == (FORMAT, BLOCK)
-            and sections == {name: list(section) for name, section in header.sections.items()}
-        )
-        blocks = -(-header.body_bytes // BLOCK)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise damaged_error(path, "its header cannot be read") from error
-    body = PRELUDE.size + length + 4 * blocks
-    size = os.fstat(descriptor).st_size
-    if not valid or size != body + header.body_bytes:
-        raise damaged_error(path, f"its {size:,} bytes do not match its header")
-    table = read_exactly(descriptor, 4 * blocks, PRELUDE.size + length, path)
-    if zlib.crc32(table, zlib.crc32(text)) != crc:
-        raise damaged_error(path, "header and checksum table do not match their checksum")
-    return Head(header, crc, np.frombuffer(table, "<u4"), body)
+    descriptor = -1
 
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise DataError(f"{path} is missing: prepare these shards again") from error
+        except OSError as error:
+            raise StorageError(f"{error.strerror}: opening {path}") from error
 
-def check_block(data: bytes | memoryview, block: int, head: Head, path: Path) -> None:
-    """Raises unless `data` matches the checksum of that block of the body."""
-    if zlib.crc32(data) != head.table[block]:
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+    def read(self, size: int, offset: int) -> bytes:
+        """`size` bytes from `offset`."""
+        data = b""
+        try:
+            while len(data) < size and (more := os.pread(self.descriptor, size - len(data), offset + len(data))):
+                data += more
+        except OSError as error:
+            raise StorageError(f"{error.strerror}: reading {size:,} bytes at byte {offset:,} of {self.path}") from error
+        if len(data) < size:
+            end = f"it is truncated at byte {offset + len(data):,}, before byte {offset + size:,}"
+            raise damaged_error(self.path, end)
+        return data
+
+    def read_head(self) -> Head:
+        """Header and checksum table, after all checks that do not need the body."""
+        magic, length, crc = PRELUDE.unpack(self.read(PRELUDE.size, 0))
+        if magic != MAGIC or length > HEADER_LIMIT:
+            raise damaged_error(self.path, "it does not start like a shard")
+        text = self.read(length, PRELUDE.size)
+        try:
+            fields = json.loads(text)
+            sections = fields.pop("sections")
+            header = Header(**fields)
+            counts = (header.tokens, header.sentences, header.documents)
+            numbers = (header.part, *counts, header.first_unit, header.last_unit)
+            valid = (
+                all(type(number) is int and number >= 0 for number in numbers)
+                and header.dtype in ("uint16", "uint32")
+                and (header.format, header.block_bytes) == (FORMAT, BLOCK)
+                and sections == {name: list(section) for name, section in header.sections.items()}
+            )
+            blocks = -(-header.body_bytes // BLOCK)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise damaged_error(self.path, "its header cannot be read") from error
+        body = PRELUDE.size + length + 4 * blocks
+        size = os.fstat(self.descriptor).st_size
+        if not valid or size != body + header.body_bytes:
+            raise damaged_error(self.path, f"its {size:,} bytes do not match its header")
+        table = self.read(4 * blocks, PRELUDE.size + length)
+        if zlib.crc32(table, zlib.crc32(text)) != crc:
+            raise damaged_error(self.path, "header and checksum table do not match their checksum")
+        return Head(header, crc, np.frombuffer(table, "<u4"), body)
+
+    def read_block(self, block: int, head: Head) -> bytes:
+        """A block of the body that matches its checksum."""
         start = head.body + block * BLOCK
-        where = f"block {block} (bytes {start:,} to {start + len(data):,})"
-        raise damaged_error(path, f"{where} does not match its checksum")
-
-
-def open_file(path: Path) -> int:
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: prepare these shards again") from error
-    except OSError as error:
-        raise StorageError(f"{error.strerror}: opening {path}") from error
+        data = self.read(min(BLOCK, head.header.body_bytes - block * BLOCK), start)
+        if zlib.crc32(data) != head.table[block]:
+            where = f"block {block} (bytes {start:,} to {start + len(data):,})"
+            raise damaged_error(self.path, f"{where} does not match its checksum")
+        return data
 
 
 def check_file(path: Path) -> tuple[Header, ShardEntry]:
     """Reads and checks a complete file; returns its header and its entry for the index."""
-    descriptor = open_file(path)
-    try:
-        head = read_head(descriptor, path)
-        header = head.header
-        digest = hashlib.sha256(read_exactly(descriptor, head.body, 0, path))
-        for block in range(len(head.table)):
-            size = min(BLOCK, header.body_bytes - block * BLOCK)
-            data = read_exactly(descriptor, size, head.body + block * BLOCK, path)
-            check_block(data, block, head, path)
-            digest.update(data)
-    finally:
-        os.close(descriptor)
-    written = WrittenFile(head.body + header.body_bytes, digest.hexdigest())
-    return header, entry_of(header, path.name, written, head.crc32)
+    file = ShardFile(path)
+    head = file.read_head()
+    digest = hashlib.sha256(file.read(head.body, 0))
+    for block in range(len(head.table)):
+        digest.update(file.read_block(block, head))
+    written = WrittenFile(head.body + head.header.body_bytes, digest.hexdigest())
+    return head.header, _entry(path, head.header, written, head.crc32)
 
 
-def entry_of(header: Header, name: str, written: WrittenFile, crc32: int) -> ShardEntry:
-    """The index entry of a file with this header."""
-    return ShardEntry(
-        name=name,
-        split=header.split,
-        part=header.part,
-        bytes=written.bytes,
-        sha256=written.sha256,
-        crc32=crc32,
-        tokens=header.tokens,
-        sentences=header.sentences,
-        documents=header.documents,
-    )
+def _entry(path: Path, header: Header, written: WrittenFile, crc32: int) -> ShardEntry:
+    shared = {key: getattr(header, key) for key in ("split", "part", "tokens", "sentences", "documents")}
+    return ShardEntry(name=path.name, crc32=crc32, **asdict(written), **shared)

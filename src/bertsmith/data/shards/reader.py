@@ -7,8 +7,6 @@ import json
 import os
 import resource
 from collections.abc import Sequence
-from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,38 +14,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bertsmith.data.shards.folder import SPLITS, read_index
-from bertsmith.data.shards.format import (
-    BLOCK,
-    PRELUDE,
-    Head,
-    ShardEntry,
-    Tokens,
-    check_block,
-    damaged_error,
-    open_file,
-    read_exactly,
-    read_head,
-    token_type,
-)
+from bertsmith.data.shards.format import BLOCK, PRELUDE, Head, ShardEntry, ShardFile, Tokens, damaged_error, token_type
 from bertsmith.errors import BertsmithError, DataError, StorageError
 
 
 class Part:
     """One file of a split: its counts, the counts of the files before it, and where its sentences start."""
 
-    def __init__(self, reader: ShardReader, number: int, *, bases: tuple[int, int, int]) -> None:
+    def __init__(self, reader: ShardReader, number: int, *, bases: Sequence[int]) -> None:
         entry = reader.entries[number]
         self.tokens, self.sentences, self.documents = entry.tokens, entry.sentences, entry.documents
         self.token_base, self.sentence_base, self.document_base = bases
         self._reader, self._number = reader, number
 
-    @cached_property
+    @property
     def sentence_starts(self) -> NDArray[np.integer[Any]]:
         """[sentences + 1] first token of each sentence relative to the part; last: its number of tokens."""
         begin = self._reader.sizes[self._number] - 4 * self.documents - 2 * self.sentences
         return self._starts(begin, "<u2", count=self.sentences, total=self.tokens)
 
-    @cached_property
+    @property
     def document_starts(self) -> NDArray[np.integer[Any]]:
         """[documents + 1] first sentence of each document relative to the part; last: its number of sentences."""
         begin = self._reader.sizes[self._number] - 4 * self.documents
@@ -60,9 +46,8 @@ class Part:
             data = self._reader.read(np.array([self._number]), np.array([begin]), np.array([size]))
             np.cumsum(np.frombuffer(data, dtype), dtype=starts.dtype, out=starts[1:])
         if int(starts[-1]) != total:
-            raise damaged_error(
-                self._reader.paths[self._number], f"its lengths add up to {int(starts[-1]):,}, not {total:,}"
-            )
+            path = self._reader.paths[self._number]
+            raise damaged_error(path, f"its lengths add up to {int(starts[-1]):,}, not {total:,}")
         return starts
 
 
@@ -76,13 +61,11 @@ class Shards:
         self._dtype = token_type(self.vocab_size)
         entries = [ShardEntry(**entry) for entry in index["files"] if entry["split"] == split]
         reader = ShardReader(folder, entries, self._dtype.itemsize)
-        token_bases = list(accumulate((entry.tokens for entry in entries), initial=0))
-        sentence_bases = list(accumulate((entry.sentences for entry in entries), initial=0))
-        document_bases = list(accumulate((entry.documents for entry in entries), initial=0))
-        self.tokens, self.sentences, self.documents = token_bases[-1], sentence_bases[-1], document_bases[-1]
-        bases = zip(token_bases[:-1], sentence_bases[:-1], document_bases[:-1], strict=True)
-        self.parts = [Part(reader, number, bases=before) for number, before in enumerate(bases)]
-        self._reader, self._bases = reader, np.array(token_bases, np.int64)
+        counts = [(0, 0, 0), *((entry.tokens, entry.sentences, entry.documents) for entry in entries)]
+        bases = np.cumsum(counts, axis=0, dtype=np.int64)
+        *before, (self.tokens, self.sentences, self.documents) = bases.tolist()
+        self.parts = [Part(reader, number, bases=base) for number, base in enumerate(before)]
+        self._reader, self._bases = reader, bases[:, 0]
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train", *, fingerprint: str | None = None) -> Shards:
@@ -100,8 +83,7 @@ class Shards:
         for path, entry in zip(shards._reader.paths, shards._reader.entries, strict=True):
             if not path.exists():
                 raise DataError(f"{path} is missing: prepare these shards again")
-            if (size := path.stat().st_size) != entry.bytes:
-                raise damaged_error(path, f"it has {size:,} bytes and should have {entry.bytes:,}")
+            _check_size(path, path.stat().st_size, entry)
         return shards
 
     @property
@@ -146,6 +128,11 @@ class Shards:
         return result[:, 0], result[:, 1], result[:, 2]
 
 
+def _check_size(path: Path, size: int, entry: ShardEntry) -> None:
+    if size != entry.bytes:
+        raise damaged_error(path, f"it has {size:,} bytes and should have {entry.bytes:,}")
+
+
 def _short(fingerprint: str) -> str:
     return fingerprint if len(fingerprint) <= 12 else fingerprint[:12] + "…"
 
@@ -160,25 +147,8 @@ def _reopen(folder: str, split: str, checksum: str) -> Shards:
 OPEN_FILES = max(16, min(256, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))  # maximum per split
 
 
-class _OpenFile:
-    """A descriptor that is closed with its last reference, so that threads cannot close each other's files."""
-
-    descriptor = -1
-
-    def __init__(self, path: Path) -> None:
-        self.descriptor = open_file(path)
-
-    def __del__(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-
-
 class ShardReader:
-    """Bytes of the bodies of the files of one split; each block is checked when it is first read.
-
-    Reads with pread, which threads and forked processes can share; a truncated file is an error, where a memory map
-    would kill the process.
-    """
+    """Bytes of the bodies of the files of one split; each block is checked when it is first read."""
 
     def __init__(self, folder: Path, entries: Sequence[ShardEntry], itemsize: int) -> None:
         self.entries = entries
@@ -188,7 +158,7 @@ class ShardReader:
         self.bodies = np.array(bodies, np.int64)  # where the body of each file begins
         self.first_blocks = np.cumsum([0, *(-(-size // BLOCK) for size in self.sizes)], dtype=np.int64)
         self.checked = np.zeros(int(self.first_blocks[-1]), bool)
-        self._files: dict[int, _OpenFile] = {}
+        self._files: dict[int, ShardFile] = {}
         self._heads: dict[int, Head] = {}
 
     def read(self, parts: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> bytearray:
@@ -203,14 +173,9 @@ class ShardReader:
         for span in np.flatnonzero(unchecked).tolist():
             for block in range(int(first[span]), int(last[span]) + 1):
                 if not self.checked[block]:
-                    self._check_block(int(parts[span]), block)
-
-    def _check_block(self, part: int, block: int) -> None:
-        file, path = self._file(part), self.paths[part]
-        head, number = self._heads[part], block - int(self.first_blocks[part])
-        size = min(BLOCK, self.sizes[part] - number * BLOCK)
-        check_block(read_exactly(file.descriptor, size, head.body + number * BLOCK, path), number, head, path)
-        self.checked[block] = True
+                    part = int(parts[span])
+                    self._file(part).read_block(block - int(self.first_blocks[part]), self._heads[part])
+                    self.checked[block] = True
 
     def _read(self, parts: list[int], offsets: list[int], sizes: list[int]) -> bytearray:
         needed = set(parts)
@@ -226,33 +191,26 @@ class ShardReader:
             data = bytearray().join([pread(descriptors[part], size, offset) for part, size, offset in spans])
         except OSError as error:
             raise StorageError(f"{error.strerror}: reading shards in {self.paths[0].parent}") from error
-        if len(data) == sum(sizes):
-            return data
-        # a read was short: read again with checks that name the file
-        spans = zip(parts, sizes, offsets, strict=True)
-        return bytearray().join(
-            [read_exactly(descriptors[part], size, offset, self.paths[part]) for part, size, offset in spans]
-        )
+        if len(data) < sum(sizes):  # a read was short: read again with checks that name the file
+            spans = zip(parts, sizes, offsets, strict=True)
+            data = bytearray().join([files[part].read(size, offset) for part, size, offset in spans])
+        return data
 
-    def _file(self, part: int) -> _OpenFile:
+    def _file(self, part: int) -> ShardFile:
         file = self._files.get(part)
         if file is None:
             path, entry = self.paths[part], self.entries[part]
-            file = _OpenFile(path)
-            if (size := os.fstat(file.descriptor).st_size) != entry.bytes:
-                raise damaged_error(path, f"it has {size:,} bytes and should have {entry.bytes:,}")
-            if PRELUDE.unpack(read_exactly(file.descriptor, PRELUDE.size, 0, path))[2] != entry.crc32:
+            file = ShardFile(path)
+            _check_size(path, os.fstat(file.descriptor).st_size, entry)
+            if PRELUDE.unpack(file.read(PRELUDE.size, 0))[2] != entry.crc32:
                 raise damaged_error(path, "it is not the file in the index")
             if part not in self._heads:
-                self._heads[part] = self._checked_head(file.descriptor, path, entry)
+                head = file.read_head()
+                counts = (head.header.tokens, head.header.sentences, head.header.documents, head.header.split)
+                if counts != (entry.tokens, entry.sentences, entry.documents, entry.split):
+                    raise damaged_error(path, "its header does not match the index")
+                self._heads[part] = head
             while len(self._files) >= OPEN_FILES:
                 self._files.pop(next(iter(self._files)), None)
             self._files[part] = file
         return file
-
-    def _checked_head(self, descriptor: int, path: Path, entry: ShardEntry) -> Head:
-        head = read_head(descriptor, path)
-        counts = (head.header.tokens, head.header.sentences, head.header.documents, head.header.split)
-        if counts != (entry.tokens, entry.sentences, entry.documents, entry.split):
-            raise damaged_error(path, "its header does not match the index")
-        return head

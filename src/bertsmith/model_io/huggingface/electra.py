@@ -1,17 +1,13 @@
-"""ELECTRA in transformers folders: the discriminator, and the generator as a model of its own."""
+"""ELECTRA in transformers folders: the discriminator, or the generator as a masked language model."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from bertsmith.encoders import electra
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.model_io.huggingface import family
-from bertsmith.model_io.model import Model
 from bertsmith.model_io.untrusted_files import ConfigReader
-from bertsmith.nn.meta_device import on_meta_device
-from bertsmith.objectives.generator import Generator
 
 LM_NAMES = ("generator_lm_head", "generator_predictions.dense", "generator_predictions.LayerNorm")
 NOT_STORED = ("replaced_token.generator", "replaced_lm.generator", "replaced_lm.copy_gate")
@@ -65,24 +61,3 @@ FAMILY = Electra(
     },
     defaults=family.BERT_DEFAULTS | {"embedding_size": 128, "intermediate_size": 1024},
 )
-
-
-def generator_model(model: Model) -> Model | None:
-    """The generator of an ELECTRA model as a masked language model that shares its weights.
-
-    None without a generator, or where the encoder's embeddings cannot have another width than its blocks.
-    """
-    generators = [getattr(head, "generator", None) for head in model.objectives.values()]
-    generator = next((one for one in generators if isinstance(one, Generator)), None)
-    config = getattr(model.encoder, "config", None)
-    if generator is None or not isinstance(config, electra.Config):
-        return None
-    width, heads, inner = generator.width, generator.heads, generator.inner
-    with on_meta_device():
-        encoder = replace(config, width=width, heads=heads, feed_forward=inner, pooler=False).build()
-    stored = model.encoder.state_dict()
-    weights = {name: stored[name] for name in stored if name.startswith("embeddings.") and ".project." not in name}
-    weights |= {f"embeddings.project.{name}": value for name, value in generator.project.state_dict().items()}
-    weights |= {f"blocks.{name}": value for name, value in generator.blocks.state_dict().items()}
-    encoder.load_state_dict(weights, assign=True)
-    return Model(encoder, [generator.masked_lm]).train(model.training)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertsmith.errors import ConfigError, DataError
+from bertsmith.tokenizers import sentencepiece
 from bertsmith.tokenizers.folder import TokenizerFolder
 from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER, Chunker
 from bertsmith.tokenizers.special_tokens import CLS_KEYS, FrameTemplate, SpecialTokens
@@ -215,8 +216,6 @@ class Unigram(Tokenizer):
 
     @classmethod
     def _from_sentencepiece(cls, contents: TokenizerFolder) -> Unigram:
-        from bertsmith.tokenizers import sentencepiece  # it imports the module that lists the kinds
-
         model = sentencepiece.read_model(contents.path / sentencepiece.ALBERT_MODEL)
         sentencepiece.note_rules(contents, sentencepiece.ALBERT_MODEL, model)
         options = cls.folder_options(contents)

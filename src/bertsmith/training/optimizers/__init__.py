@@ -1,7 +1,4 @@
-"""Optimizers: one file = one optimizer = one `kind` in a recipe. This file is their contract.
-
-They know parameters and layer groups, but no model by name.
-"""
+"""Optimizers: one file = one optimizer = one `kind` in a recipe. This file is their contract."""
 
 from __future__ import annotations
 
@@ -41,6 +38,12 @@ class Weight:
     inner: bool  # a matrix between the embeddings at the bottom and the heads at the top
     stacked: int = 1  # matrices stacked in it, such as those of queries, keys and values
 
+    @property
+    def gradient(self) -> Tensor:
+        """Of a weight that is updated."""
+        assert self.tensor.grad is not None, self.name
+        return self.tensor.grad
+
 
 class Optimizer:
     """Updates weights from their gradients without synchronizing with the device."""
@@ -68,8 +71,6 @@ class Optimizer:
 
 
 class OptimizerConfig(Protocol):
-    """An optimizer's `Config`."""
-
     def build(self, weights: Sequence[Weight]) -> Optimizer:
         """The optimizer of these weights, without state."""
 
@@ -114,12 +115,6 @@ def on_device(rate: float, like: Tensor) -> Tensor:
     """A learning rate [] on the device of `like`."""
     value = kernel_argument(rate)
     return value if isinstance(value, Tensor) else torch.full((), value, device=like.device)
-
-
-def gradient(weight: Weight) -> Tensor:
-    """The gradient of a weight that is updated."""
-    assert weight.tensor.grad is not None, weight.name
-    return weight.tensor.grad
 
 
 def load_by_name(state: Mapping[str, Tensor], prefix: str, weights: Sequence[Weight]) -> dict[str, Tensor]:

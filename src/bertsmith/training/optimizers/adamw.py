@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from bertsmith.errors import ConfigError
-from bertsmith.training.optimizers import (
-    LearningRates,
-    Optimizer,
-    Weight,
-    gradient,
-    kernel_argument,
-    load_by_name,
-    trainable,
-)
+from bertsmith.training.optimizers import LearningRates, Optimizer, Weight, kernel_argument, load_by_name, trainable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +21,14 @@ class Config:
     betas: tuple[float, float] = (0.9, 0.999)  # decay rates of the two moments
     epsilon: float = 1e-8  # added to the square root of the second moment
     weight_decay: float = 0.01  # decoupled; multiplied by the learning rate
+    corrected: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_settings(self.betas, self.epsilon, self.weight_decay)
 
-    def build(self, weights: Sequence[Weight]) -> Adam:
-        return Adam(weights, betas=self.betas, epsilon=self.epsilon, weight_decay=self.weight_decay, corrected=True)
+    def build(self, weights: Sequence[Weight]) -> Optimizer:
+        decay, corrected = self.weight_decay, self.corrected
+        return Adam(weights, betas=self.betas, epsilon=self.epsilon, weight_decay=decay, corrected=corrected)
 
 
 class Adam(Optimizer):
@@ -55,7 +50,6 @@ class Adam(Optimizer):
         corrected: bool,
     ) -> None:
         super().__init__(weights)
-        check_settings(betas, epsilon, weight_decay)
         self.betas, self.epsilon, self.weight_decay, self.corrected = betas, epsilon, weight_decay, corrected
         self.first: dict[str, Tensor] = {}  # m by name, from the first update of a weight on
         self.second: dict[str, Tensor] = {}  # v
@@ -84,9 +78,7 @@ class Adam(Optimizer):
         return results
 
     def _count(self, rates: LearningRates, skip: Tensor) -> None:
-        counters = [
-            self.updates[group] for group, rate in enumerate(rates) if rate is not None and group < len(self.updates)
-        ]
+        counters = [count for count, rate in zip(self.updates, rates, strict=False) if rate is not None]
         if counters:  # torch rejects an empty list
             torch._foreach_add_(counters, [1 - skip] * len(counters))
 
@@ -104,12 +96,12 @@ class Adam(Optimizer):
         if not targets:
             return
         for weight in weights:
-            if weight.name not in self.first:
-                self.first[weight.name] = torch.zeros_like(weight.tensor, requires_grad=False)
-                self.second[weight.name] = torch.zeros_like(weight.tensor, requires_grad=False)
+            for moments in (self.first, self.second):
+                if weight.name not in moments:
+                    moments[weight.name] = torch.zeros_like(weight.tensor, requires_grad=False)
         torch._fused_adamw_(
             targets,
-            [gradient(weight) for weight in weights],
+            [weight.gradient for weight in weights],
             [self.first[weight.name] for weight in weights],
             [self.second[weight.name] for weight in weights],
             [],
@@ -140,7 +132,6 @@ class Adam(Optimizer):
 
 
 def check_settings(betas: tuple[float, float], epsilon: float, weight_decay: float) -> None:
-    """Raises where a setting is invalid."""
     if not all(0 <= beta < 1 for beta in betas):
         raise ConfigError(f"betas={betas} must be at least 0 and below 1")
     if epsilon <= 0 or weight_decay < 0:

@@ -8,20 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertsmith.training.optimizers import LearningRates, Optimizer, Weight, on_device, trainable
-from bertsmith.training.optimizers.adamw import Adam, check_settings
+from bertsmith.training.optimizers import LearningRates, Optimizer, Weight, adamw, on_device, trainable
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(adamw.Config):
     """As ALBERT was trained: no bias correction; norms and biases neither decay nor are scaled."""
 
-    betas: tuple[float, float] = (0.9, 0.999)  # decay rates of the two moments
     epsilon: float = 1e-6  # added to the square root of the second moment
-    weight_decay: float = 0.01  # decoupled; multiplied by the learning rate
-
-    def __post_init__(self) -> None:
-        check_settings(self.betas, self.epsilon, self.weight_decay)
 
     def build(self, weights: Sequence[Weight]) -> LAMB:
         return LAMB(weights, self)
@@ -33,7 +27,7 @@ class LAMB(Optimizer):
     def __init__(self, weights: Sequence[Weight], config: Config) -> None:
         super().__init__(weights)
         self.weight_decay = config.weight_decay
-        self.adam = Adam(weights, betas=config.betas, epsilon=config.epsilon, weight_decay=0.0, corrected=False)
+        self.adam = adamw.Adam(weights, betas=config.betas, epsilon=config.epsilon, weight_decay=0.0, corrected=False)
 
     @torch.no_grad()
     def step(self, rates: LearningRates, *, divisor: Tensor, skip: Tensor) -> None:
@@ -47,7 +41,6 @@ class LAMB(Optimizer):
             weight.tensor.addcmul_(direction, scale)
 
     def state(self) -> dict[str, Tensor]:
-        """Adam's moments."""
         return self.adam.state()
 
     def load(self, state: Mapping[str, Tensor]) -> None:

@@ -15,16 +15,9 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import ConfigError
-from bertsmith.training.optimizers import (
-    LearningRates,
-    Optimizer,
-    Weight,
-    gradient,
-    kernel_argument,
-    load_by_name,
-    trainable,
-)
-from bertsmith.training.optimizers.adamw import Adam, check_settings
+from bertsmith.training.optimizers import LearningRates, Optimizer, Weight, kernel_argument, load_by_name, trainable
+from bertsmith.training.optimizers.adamw import Config as AdamWConfig
+from bertsmith.training.optimizers.adamw import check_settings
 
 # Coefficients of successive quintics (Amsel et al. 2025, with a margin for rounding): together they map every singular
 # value above a thousandth of the norm to between 0.84 and 1.15.
@@ -68,13 +61,8 @@ class Muon(Optimizer):
         self.config = config
         self.matrices = [weight for weight in weights if weight.inner]
         self.momenta: dict[str, Tensor] = {}  # b by name, from the first update of a weight on
-        self.adam = Adam(
-            [weight for weight in weights if not weight.inner],
-            betas=config.betas,
-            epsilon=config.epsilon,
-            weight_decay=config.weight_decay,
-            corrected=True,
-        )
+        rest = AdamWConfig(betas=config.betas, epsilon=config.epsilon, weight_decay=config.weight_decay)
+        self.adam = rest.build([weight for weight in weights if not weight.inner])
 
     @torch.no_grad()
     def step(self, rates: LearningRates, *, divisor: Tensor, skip: Tensor) -> None:
@@ -86,7 +74,6 @@ class Muon(Optimizer):
             self._step_shape(weights, stacked, rate, divisor=divisor, skip=skip)
 
     def _step_shape(self, weights: list[Weight], stacked: int, rate: float, *, divisor: Tensor, skip: Tensor) -> None:
-        """One update of all matrices of one shape."""
         tensors: list[Tensor] = [weight.tensor for weight in weights]
         for weight in weights:
             if weight.name not in self.momenta:
@@ -96,7 +83,7 @@ class Muon(Optimizer):
         fused = partial(torch._fused_sgd_, dampening=0.0, maximize=False, is_first_step=False, found_inf=skip)
         fused(
             list(nesterov_NRC.unbind()),
-            [gradient(weight) for weight in weights],
+            [weight.gradient for weight in weights],
             [self.momenta[weight.name] for weight in weights],
             weight_decay=0.0,
             momentum=self.config.momentum,

@@ -1,14 +1,39 @@
-"""The model card (README.md) of an export."""
+"""The folder of an export, and its model card (README.md)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
+from bertsmith.errors import BertsmithError, StorageError
 from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import plain, table
+from bertsmith.system.durable import Disk, partial_path
 from bertsmith.tokenizers.tokenizer import Tokenizer
+
+
+class ParityError(BertsmithError):
+    """The exported model differs from the original."""
+
+    exit_code = 70
+
+
+@contextmanager
+def new_folder(final: Path, disk: Disk) -> Iterator[Path]:
+    """The path of a folder that gets its final name at the end of the context, and is removed after an error."""
+    partial = partial_path(final)
+    if partial.exists():
+        disk.remove_folder(partial)
+    try:
+        yield partial
+    except BaseException:
+        with suppress(StorageError):
+            disk.remove_folder(partial)
+        raise
+    disk.commit_folder(partial, final)
 
 
 def export_card(
