@@ -43,11 +43,11 @@ def pretrain(
     """Pre-train a model on shards. If interrupted, run the same command again to resume."""
     from bertsmith import recipes
     from bertsmith.training.pretrain import pretrain as run_pretraining
-    from bertsmith.training.recipe import with_overrides
+    from bertsmith.training.recipe import FILES, with_overrides
     from bertsmith.training.trackers import check_trackers
 
     flags = [*([f"start={start}"] if start else []), *([f"seed={seed}"] if seed is not None else [])]
-    chosen = with_overrides(recipes.find(recipe), [*flags, *(overrides or [])])
+    chosen = with_overrides(recipes.find(recipe), [*flags, *(overrides or [])], from_file=recipe.endswith(FILES))
     check_trackers(track or ())
     if dry_run:
         run_preflight(chosen, data, output, device=device, as_json=as_json)

@@ -151,6 +151,15 @@ def _opened(
     return model, fitted(tokenizer, model.encoder.max_positions), facts
 
 
+def read_encoder(folder: str | Path) -> Any:
+    """The settings of a folder's encoder, checked against the headers of its weights."""
+    folder = Path(folder)
+    _expect_model_folder(folder)
+    with WeightFiles.of(folder) as weights:
+        loader = Loader(weights, ConfigReader.open(folder, CONFIG))
+        return loader.format.read_encoder(loader.reader, loader.shapes())
+
+
 def verify_folder(folder: str | Path) -> tuple[str, ...] | None:
     """Compares every file with checksums.json: a changed file is a DataError; None where there are no checksums."""
     if not Path(folder).is_dir():
