@@ -49,7 +49,7 @@ def import_model(
         Path, typer.Argument(metavar="DIR", help="Folder with pickled weights or a TensorFlow checkpoint from Google.")
     ],
     output: opt.Output,
-    cased: Annotated[bool | None, opt.option("--cased/--uncased", "Needed for TensorFlow checkpoints.")] = None,
+    cased: Annotated[bool | None, opt.option("--cased/--uncased", "Instead of the tokenizer's setting.")] = None,
     overwrite: Annotated[bool, opt.option("--overwrite", "Replace an existing model folder.")] = False,
     as_json: opt.Json = False,
     *,

@@ -94,15 +94,16 @@ def open_model(
     new_heads: Iterable[str | ObjectiveConfig] = (),
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
+    lowercase: bool | None = None,
 ) -> tuple[Model, Tokenizer, FolderFacts]:
     """The model and tokenizer of a native or transformers folder, on the CPU, in evaluation mode.
 
     `head`: the only head to load; `ignore_heads`: none. `tokenizer`: the folder of the tokenizer, where it is another.
     `objectives`: which heads to load, by name or with settings; None: all. `new_heads`: heads with new weights,
-    whatever the folder has. `seed`: of the corruption of batches.
+    whatever the folder has. `seed`: of the corruption of batches. `lowercase`: instead of the tokenizer's setting.
     """
     objectives = chosen_heads(head, ignore_heads) if objectives is None else objectives
-    options: dict[str, Any] = {"objectives": objectives, "new_heads": new_heads}
+    options: dict[str, Any] = {"objectives": objectives, "new_heads": new_heads, "lowercase": lowercase}
     return _opened(Path(folder), tokenizer, **options, seed=seed, dtype=dtype)
 
 
@@ -141,7 +142,9 @@ def _name(objective: str | ObjectiveConfig) -> str:
     return objective if isinstance(objective, str) else name_of(objective)
 
 
-def _opened(folder: Path, words: str | Path | None, **options: Any) -> tuple[Model, Tokenizer, FolderFacts]:
+def _opened(
+    folder: Path, words: str | Path | None, *, lowercase: bool | None = None, **options: Any
+) -> tuple[Model, Tokenizer, FolderFacts]:
     """`words`: the folder of the tokenizer, where it is another."""
     folder, given = encoder_folder(folder), folder
     _expect_model_folder(folder, given)
@@ -149,7 +152,7 @@ def _opened(folder: Path, words: str | Path | None, **options: Any) -> tuple[Mod
     reader = ConfigReader.open(folder, CONFIG)
     with WeightFiles.of(folder) as weights:
         loader = Loader(weights, reader, notes=list(notes or ()))
-        tokenizer = read_tokenizer(Path(words or folder), loader.vocab_size())
+        tokenizer = read_tokenizer(Path(words or folder), loader.vocab_size(), lowercase=lowercase)
         model = loader.build(tokenizer, **options)
     facts = FolderFacts(folder, loader.architectures, notes is not None, parameter_count(model), tuple(loader.notes))
     return model, fitted(tokenizer, model.encoder.max_positions), facts
