@@ -49,7 +49,7 @@ class Inputs:
         start = row * self.length
         return [start, start + self.length // 3] if row % 10 == 0 else [start]
 
-    def ours(self, dropout: float) -> Tensor:
+    def bertsmith(self, dropout: float) -> Tensor:
         return attention.attend(self.qkv, self.begin, self.end, dropout=dropout, causal=False)
 
     def rowwise(self, dropout: float, mask: Tensor | None, qkv: Tensor | None = None) -> Tensor:
@@ -78,7 +78,7 @@ def compare(inputs: Inputs, dropout: float) -> None:
     expected = inputs.rowwise(0.0, inputs.mask, exact)
     (expected_dqkv,) = torch.autograd.grad(expected, exact, inputs.gradient.float())
     candidates: dict[str, tuple[Callable[[float], Tensor], bool]] = {
-        "bertsmith": (inputs.ours, False),
+        "bertsmith": (inputs.bertsmith, False),
         "flash, varlen": (inputs.flash, False),
         "masked cuDNN": (partial(inputs.rowwise, mask=inputs.mask), True),
         "dense cuDNN": (partial(inputs.rowwise, mask=None), True),
@@ -101,7 +101,7 @@ def tiles(inputs: Inputs, dropout: float) -> None:
         original, times = dict(table), {}
         for size in sizes:
             table.update(zip(NAMES, size, strict=True))
-            run = partial(inputs.ours, dropout)
+            run = partial(inputs.bertsmith, dropout)
             try:
                 times[size] = milliseconds(run if direction == "forward" else partial(inputs.forward_backward, run))
             except Exception as error:  # too much shared memory

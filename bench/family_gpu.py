@@ -1,7 +1,7 @@
 """Pre-training speed of RoBERTa, ALBERT and ELECTRA against transformers, one process, interleaved rounds.
 
     python bench/family_gpu.py SHARDS [--cases roberta/base/512 albert/base/512 electra/small/128] [--peers compiled]
-        [--set encoder.dropout=0]... [--tokens 65536] [--rounds 3] [--steps 20] [--turn FILE [--of 3]] [--device cuda]
+        [--set encoder.dropout=0]... [--tokens 65536] [--rounds 3] [--steps 20] [--lock FILE [--of 3]] [--device cuda]
 
 A case is FAMILY/SIZE/LENGTH. bertsmith: packed text from shards with the data pipeline of a run, with the packing and
 objectives of the recipe. transformers: RobertaForMaskedLM; AlbertForPreTraining; for ELECTRA ElectraForMaskedLM as
@@ -13,7 +13,7 @@ autocast on CUDA, AdamW (LAMB has no fused peer), gradients clipped to 1. `eager
 The tokenizer of the shards needs a mask token; positions of `roberta` start at padding_id + 1 on both sides. ALBERT's
 n-grams consist of tokens where the tokenizer does not mark continuations of words. Tokens do not count padding; model
 TFLOP/s as in `bertsmith.training.roofline`. Medians of interleaved rounds; × is bertsmith over the peer. bertsmith
-trains in the fastest precision of this device. `--turn`, `--of` as in `pretrain_gpu.py`.
+trains in the fastest precision of this device. `--lock`, `--of` as in `pretrain_gpu.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 from needless_masks import skip_needless_masks
-from pretrain_gpu import Candidate, ours, timed, turn, warmed_up
+from pretrain_gpu import Candidate, bertsmith_step, exclusive_device, timed, warmed_up
 from torch import Tensor, nn
 
 from bertsmith import recipes
@@ -48,7 +48,7 @@ from bertsmith.types import IGNORE_INDEX
 CASES = ("roberta/base/512", "albert/base/512", "electra/small/128")
 MASKED = 0.15  # share of the tokens
 SPECIAL = 8  # ids that random tokens do not have, such as padding
-OURS = "bertsmith"
+BERTSMITH = "bertsmith"
 
 
 def main(words: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
@@ -61,8 +61,8 @@ def main(words: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     parser.add_argument("--tokens", type=int, default=65_536, help="tokens per step, with padding")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--turn", metavar="FILE", help="a file that is locked during timing")
-    parser.add_argument("--of", type=int, default=0, metavar="N", help="calls that share the file of --turn")
+    parser.add_argument("--lock", metavar="FILE", help="a file that is locked during timing")
+    parser.add_argument("--of", type=int, default=0, metavar="N", help="number of calls that share the lock file")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args(words)
     world, data = World(device=torch.device(options.device)), PretrainData.open(options.shards)
@@ -93,39 +93,41 @@ def compare(
     """One case: all candidates are built, warmed up, and timed alternately."""
     torch.compiler.reset()  # or the next case would be compiled with dynamic shapes
     recipe, _ = resolve_auto(recipe, Path("no run yet"), world)
-    makers: dict[str, Callable[[], Callable[[], int]]] = {OURS: lambda: ours("real", recipe, data, world)}
+    makers: dict[str, Callable[[], Callable[[], int]]] = {
+        BERTSMITH: lambda: bertsmith_step("real", recipe, data, world)
+    }
     for kind in options.peers:
-        makers[f"transformers {kind}"] = lambda kind=kind: theirs(kind, recipe, data, world)
+        makers[f"transformers {kind}"] = lambda kind=kind: transformers_step(kind, recipe, data, world)
     flops = model_flops(recipe)
     candidates = [warmed_up(name, make, flops) for name, make in makers.items()]
-    speeds: dict[str, list[float]] = {one.name: [] for one in candidates}
-    with turn(options.turn, options.of, recipe.name):
+    speeds: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
+    with exclusive_device(options.lock, options.of, recipe.name):
         for _ in range(options.rounds):
-            for one in candidates:
-                speeds[one.name].append(timed(one, options.steps))
-    middles = {name: statistics.median(found) for name, found in speeds.items()}
-    for one in candidates:
+            for candidate in candidates:
+                speeds[candidate.name].append(timed(candidate, options.steps))
+    medians = {name: statistics.median(rates) for name, rates in speeds.items()}
+    for candidate in candidates:
         show(
             f"{recipe.name}/{recipe.max_length} {recipe.precision}",
-            one,
-            speeds[one.name],
+            candidate,
+            speeds[candidate.name],
             peak,
-            middles[OURS],
+            medians[BERTSMITH],
         )
-    del candidates, one
+    del candidates, candidate
     gc.collect()
     if world.device.type == "cuda":
         torch.cuda.empty_cache()
-    return middles
+    return medians
 
 
-def show(case: str, one: Candidate, found: Sequence[float], peak: float, ours: float) -> None:
+def show(case: str, candidate: Candidate, rates: Sequence[float], peak: float, bertsmith_rate: float) -> None:
     """One line of the table."""
-    middle = statistics.median(found)
-    spread, flops = f"{min(found) / 1e3:.1f}–{max(found) / 1e3:.1f}", middle * one.flops
-    ratio = "" if one.name == OURS else f"{ours / middle:.2f}"
-    line = f"{middle / 1e3:10.1f} {spread:>17} {flops / 1e12:14.2f} {flops / peak:10.1%} {one.memory:6.1f} {ratio:>5}"
-    print(f"{case + ' ' + one.name:<40} {line}", flush=True)
+    median = statistics.median(rates)
+    spread, flops = f"{min(rates) / 1e3:.1f}–{max(rates) / 1e3:.1f}", median * candidate.flops
+    ratio = "" if candidate.name == BERTSMITH else f"{bertsmith_rate / median:.2f}"
+    line = f"{median / 1e3:10.1f} {spread:>17} {flops / 1e12:14.2f} {flops / peak:10.1%}"
+    print(f"{case + ' ' + candidate.name:<40} {line} {candidate.memory:6.1f} {ratio:>5}", flush=True)
 
 
 def model_flops(recipe: Recipe) -> float:
@@ -136,7 +138,7 @@ def model_flops(recipe: Recipe) -> float:
     return flops_per_token(model, length=recipe.max_length, labels=labels)
 
 
-def theirs(kind: str, recipe: Recipe, data: PretrainData, world: World) -> Callable[[], int]:
+def transformers_step(kind: str, recipe: Recipe, data: PretrainData, world: World) -> Callable[[], int]:
     """A training step of transformers' model."""
     skip_needless_masks()
     torch.manual_seed(0)
@@ -216,9 +218,9 @@ def config_of(encoder: Any) -> Any:
     import transformers
 
     family = huggingface.families()[type(encoder).__module__.rpartition(".")[2]]
-    found = getattr(transformers, f"{family.classes}Config")(**family.config_values(encoder))
-    found._attn_implementation = "sdpa"
-    return found
+    config = getattr(transformers, f"{family.classes}Config")(**family.config_values(encoder))
+    config._attn_implementation = "sdpa"
+    return config
 
 
 def roberta(recipe: Recipe) -> nn.Module:

@@ -4,19 +4,20 @@
     python bench/family_study.py tasks -o OUT -t glue/sst-2 -t glue/sts-b --data TASKS --rates 1e-4,3e-4 --seeds 3
     python bench/family_study.py table -o OUT
 
-Every stage goes on where it was stopped when the same command is given again, and does nothing twice: a call may be
-cut short, `timeout -s TERM 570 python …`, and `pretrain` and `tasks` may name one member or one task at a time. Minutes
-are those of learning, over all calls; compiling is not counted. Several calls that name the same file with `--turn`
-(`python -m bench.family_study pretrain bert --turn FILE …`) compile at the same time and learn one after the other.
-`bert+fresh` among the names of `tasks` begins with random weights in that shape.
+The same command resumes an interrupted stage and skips finished work: a call may be limited in time
+(`timeout -s TERM 570 python …`), and `pretrain` and `tasks` may name one member or one task at a time. Minutes count
+training only, over all calls, without compilation. Several calls with the same `--lock FILE`
+(`python -m bench.family_study pretrain bert --lock FILE …`) compile concurrently and train one at a time. `bert+fresh`
+among the names of `tasks` starts from random weights of that shape.
 
-All four have 4 layers of 512 (ALBERT's are one layer, ALBERT's and ELECTRA's tables have a width of 128, ELECTRA's
-generator is a quarter as wide) and read the same shards in rows of 128, 512 rows a step, each in its own packing and
-with its own objectives. So the tokenizer is one for all: byte-level and SentencePiece vocabularies are not part of the
-comparison. Nor are batches of thousands of rows: all learn by AdamW, RoBERTa with betas of its own, at a rate that
-falls straight to zero. `--set` changes that for all, or with `NAME:` before it for one. Last models are fine-tuned.
+All four have 4 layers of width 512 (ALBERT shares one layer; the embeddings of ALBERT and ELECTRA have width 128;
+ELECTRA's generator is a quarter as wide). They train on the same shards with sequences of 128 and a batch size of 512,
+each with its own packing and objectives. All share one tokenizer, so byte-level and SentencePiece vocabularies are not
+compared, and neither are batch sizes in the thousands: all use AdamW (RoBERTa with its own betas) and a learning rate
+that decays linearly to zero. `--set` overrides settings of all, or of one with a `NAME:` prefix. Last models are
+fine-tuned.
 
-Losses of words do not compare across members: ALBERT hides n-grams, ELECTRA's words are its generator's.
+Word losses are not comparable across members: ALBERT masks n-grams, ELECTRA's word loss is its generator's.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from bertsmith.studies.published import METRICS as MEASURES
 from bertsmith.system.durable import read_checksummed_json
 from bertsmith.training.recipe import Recipe, with_overrides
 
-# The recipe that each begins with, and what makes it as large as the others.
+# The recipe of each member and the overrides that give it the common size.
 MEMBERS = {
     "bert": ("bert/small", ()),
     "roberta": ("roberta/small", ()),
@@ -61,13 +62,13 @@ SHARED = (
     "eval_rows=2048",
     "save_every=2000",
 )
-SCORES = "tasks"  # folder of the fine-tunings
+SCORES = "tasks"  # folder of the fine-tuning runs
 ABSENT = "–"
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Does what the words ask; the exit status."""
-    options = _parser().parse_args(words)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    options = _parser().parse_args(arguments)
     try:
         options.stage(options)
     except BertsmithError as error:
@@ -79,43 +80,43 @@ def main(words: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     stages = parser.add_subparsers(required=True, metavar="STAGE")
-    one = stages.add_parser("pretrain", help="members, one after the other")
-    one.set_defaults(stage=pretrain_members)
-    one.add_argument("names", nargs="+", choices=list(MEMBERS), metavar="NAME")
-    one.add_argument("--data", required=True, metavar="SHARDS")
-    one.add_argument("--minutes", type=float, default=5.0, help="of learning, each")
-    one.add_argument("--seed", type=int, default=0)
-    one.add_argument("--set", action="append", default=[], metavar="[NAME:]SETTING=VALUE")
-    one.add_argument("--turn", type=Path, metavar="FILE", help="learn when no other call does that names it")
-    _add_common(one)
-    one = stages.add_parser("tasks", help="fine-tune members whose pre-training is finished")
-    one.set_defaults(stage=tune_members)
-    one.add_argument("names", nargs="*", metavar="NAME", help="all four if none; NAME+fresh: without what it learned")
-    one.add_argument("-t", "--task", action="append", required=True, metavar="TASK")
-    one.add_argument("--data", action="append", required=True, metavar="[TASK=]DIR")
-    one.add_argument("--set", action="append", default=[], metavar="[TASK:]SETTING=VALUE")
-    one.add_argument("--rates", default="", metavar="A,B,...", help="the best on dev counts")
-    one.add_argument("--seeds", type=int, default=3)
-    one.add_argument("--jobs", type=int, default=1, help="fine-tunings at a time")
-    _add_common(one)
-    one = stages.add_parser("table", help="what there is so far, as Markdown")
-    one.set_defaults(stage=lambda options: print(table(options.output)))
-    _add_output(one)
+    stage = stages.add_parser("pretrain", help="pre-train members in sequence")
+    stage.set_defaults(stage=pretrain_members)
+    stage.add_argument("names", nargs="+", choices=list(MEMBERS), metavar="NAME")
+    stage.add_argument("--data", required=True, metavar="SHARDS")
+    stage.add_argument("--minutes", type=float, default=5.0, help="of training, each")
+    stage.add_argument("--seed", type=int, default=0)
+    stage.add_argument("--set", action="append", default=[], metavar="[NAME:]SETTING=VALUE")
+    stage.add_argument("--lock", type=Path, metavar="FILE", help="calls with the same lock file train one at a time")
+    _add_common(stage)
+    stage = stages.add_parser("tasks", help="fine-tune members whose pre-training is finished")
+    stage.set_defaults(stage=tune_members)
+    stage.add_argument("names", nargs="*", metavar="NAME", help="default: all four; NAME+fresh: random weights")
+    stage.add_argument("-t", "--task", action="append", required=True, metavar="TASK")
+    stage.add_argument("--data", action="append", required=True, metavar="[TASK=]DIR")
+    stage.add_argument("--set", action="append", default=[], metavar="[TASK:]SETTING=VALUE")
+    stage.add_argument("--rates", default="", metavar="A,B,...", help="learning rates; the best on dev counts")
+    stage.add_argument("--seeds", type=int, default=3)
+    stage.add_argument("--jobs", type=int, default=1, help="concurrent fine-tuning runs")
+    _add_common(stage)
+    stage = stages.add_parser("table", help="results so far, as Markdown")
+    stage.set_defaults(stage=lambda options: print(table(options.output)))
+    _add_output(stage)
     return parser
 
 
-def _add_common(one: argparse.ArgumentParser) -> None:
-    _add_output(one)
-    one.add_argument("--device", default="auto")
-    one.add_argument("--quiet", action="store_true")
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    _add_output(parser)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--quiet", action="store_true")
 
 
-def _add_output(one: argparse.ArgumentParser) -> None:
-    one.add_argument("-o", "--output", type=Path, required=True, help="folder of the study")
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the study")
 
 
 def recipe_of(name: str, *, minutes: float, seed: int, changes: Sequence[str]) -> Recipe:
-    """What a member is trained by; of the changes those for all and its own."""
+    """The recipe of a member with the common and its own overrides."""
     from bertsmith import recipes
 
     known, own = MEMBERS[name]
@@ -131,7 +132,7 @@ def recipe_of(name: str, *, minutes: float, seed: int, changes: Sequence[str]) -
 
 
 def pretrain_members(options: argparse.Namespace) -> None:
-    """Trains each that is not finished."""
+    """Trains the unfinished members."""
     import torch
 
     from bertsmith.training.pretrain import pretrain
@@ -143,39 +144,39 @@ def pretrain_members(options: argparse.Namespace) -> None:
         if is_finished(options.output / name, data.with_vocabulary(recipe)):
             print(f"{name} is finished", flush=True)
             continue
-        torch.compiler.reset()  # graphs of the member before would only be in the way
-        with patient(options.turn) as made:
-            how: dict[str, Any] = {"device": options.device, "quiet": options.quiet, "make": made}
-            found = pretrain(recipe, options.data, options.output / name, **how)
-        print(f"{name}: {found['steps']:,} steps, {found['tokens']:,} tokens, {found['seconds']:.1f} s", flush=True)
+        torch.compiler.reset()  # drop the compiled graphs of the previous member
+        with locking_trainer(options.lock) as trainer_class:
+            kwargs: dict[str, Any] = {"device": options.device, "quiet": options.quiet, "make": trainer_class}
+            result = pretrain(recipe, options.data, options.output / name, **kwargs)
+        print(f"{name}: {result['steps']:,} steps, {result['tokens']:,} tokens, {result['seconds']:.1f} s", flush=True)
 
 
 @contextmanager
-def patient(file: Path | None) -> Iterator[Callable[..., Any]]:
-    """What makes trainers that wait for the lock on the file after their first compiled step, before minutes begin."""
+def locking_trainer(file: Path | None) -> Iterator[Callable[..., Any]]:
+    """A trainer class that waits for the lock after its first compiled step, before its clock starts."""
     from bertsmith.training.trainer import Trainer
 
     if file is None:
         yield Trainer
         return
-    from bench.ten_minutes.clock import Turn
+    from bench.ten_minutes.clock import TrainingLock
 
-    with closing(Turn(file)) as turn:
+    with closing(TrainingLock(file)) as lock:
 
-        class Patient(Trainer):
+        class LockingTrainer(Trainer):
             def _warm_up(self) -> None:
                 if self.forward_backward.compiles and not self._warm:
-                    turn.take(lambda: self.stop_signal.requested)
+                    lock.acquire(lambda: self.stop_signal.requested)
                 super()._warm_up()
 
-        yield Patient
+        yield LockingTrainer
 
 
 def tune_members(options: argparse.Namespace) -> None:
-    """Fine-tunes what is not fine-tuned yet."""
+    """Fine-tunes members on the tasks that have no scores yet."""
     from bertsmith.training.sweep import parse_learning_rates
 
-    words: dict[str, None] = {}  # each once, in order
+    models: dict[str, None] = {}  # an ordered set
     for name in options.names or list(MEMBERS):
         plain = name.replace(FRESH, "").replace(BILSTM, "")
         if plain not in MEMBERS:
@@ -183,10 +184,10 @@ def tune_members(options: argparse.Namespace) -> None:
         folder = options.output / plain
         if not (folder / RECIPE).exists() or read_run(folder).state != FINISHED:
             raise ConfigError(f"{plain} is not finished: family_study.py pretrain {plain} resumes it")
-        words[f"{plain}={folder / LAST}"] = None  # a name with a mark needs the one without before it
-        words |= {name: None} if name != plain else {}
+        models[f"{plain}={folder / LAST}"] = None  # NAME+fresh needs NAME before it
+        models |= {name: None} if name != plain else {}
     ablate(
-        candidates(list(words)),
+        candidates(list(models)),
         trials(options.task, options.data, options.set),
         options.output / SCORES,
         learning_rates=parse_learning_rates(options.rates),
@@ -206,25 +207,25 @@ def table(output: Path) -> str:
     }
     names = list(dict.fromkeys([*runs, *sorted(name for name, _ in cells)]))
     tasks = {folder: cell["result"] for (_, folder), cell in sorted(cells.items())}
-    # what `ablate` tells of a task
-    measures = {folder: MEASURES.get(found["task"], found["main"]) for folder, found in tasks.items()}
+    # the metric that `ablate` reports for a task
+    measures = {folder: MEASURES.get(results["task"], results["main"]) for folder, results in tasks.items()}
     heads = ["", "parameters", "encoder", "tokens", "tokens/s", "useful PFLOP", "held-out loss (right)"]
-    heads += [f"{found['task']}, {measures[folder]}" for folder, found in tasks.items()]
+    heads += [f"{results['task']}, {measures[folder]}" for folder, results in tasks.items()]
     rows = []
     for name in names:
         facts = _facts(runs[name]) if name in runs else [ABSENT] * 6
         scores = [_score(cells.get((name, task)), measure) for task, measure in measures.items()]
         rows.append([name, *facts, *scores])
     if measures:
-        said = _without_text(output / SCORES / TABLE)
-        rows.append(["no text", *[ABSENT] * 6, *(said.get(task, ABSENT) for task in measures)])
+        constant_scores = _constant_scores(output / SCORES / TABLE)
+        rows.append(["no text", *[ABSENT] * 6, *(constant_scores.get(task, ABSENT) for task in measures)])
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
-    footing = [f"- {name}: {_footing(run)}" for name, run in runs.items()]
-    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", *footing])
+    footnotes = [f"- {name}: {_footnote(run)}" for name, run in runs.items()]
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", *footnotes])
 
 
 def _facts(run: RunHistory) -> list[str]:
-    """Weights that were trained and those of the encoder, in millions; what was read, how fast, and what came of it."""
+    """Parameters in training and in the encoder, tokens, throughput, FLOPs and held-out losses."""
     seconds, facts = float(run.finish.get("seconds", run.seconds)), run.facts
     return [
         f"{facts['parameters'] / 1e6:.2f} M" if "parameters" in facts else ABSENT,
@@ -237,7 +238,7 @@ def _facts(run: RunHistory) -> list[str]:
 
 
 def _encoder_weights(run: RunHistory) -> int:
-    """Of the part that is fine-tuned: without heads and without a generator."""
+    """Parameters of the encoder, without heads and generator."""
     import torch
 
     with torch.device("meta"):
@@ -246,35 +247,35 @@ def _encoder_weights(run: RunHistory) -> int:
 
 
 def _losses(run: RunHistory) -> list[str]:
-    """The last of each part, and the share that was right where something can be."""
-    found = []
+    """The last held-out loss of each objective, with its accuracy if it has one."""
+    results = []
     for key, curve in run.held_out.items():
         if key.startswith("loss/"):
             part = key.removeprefix("loss/")
             right = run.held_out.get(f"accuracy/{part}")
-            found.append(f"{part} {curve.last:.3f}" + (f" ({right.last:.1%})" if right is not None else ""))
-    return found
+            results.append(f"{part} {curve.last:.3f}" + (f" ({right.last:.1%})" if right is not None else ""))
+    return results
 
 
 def _score(cell: Mapping[str, Any] | None, measure: str) -> str:
-    """Over the seeds, of the rate that is best on dev; nothing where the seeds are not through."""
+    """Mean over seeds at the learning rate that is best on dev."""
     if cell is None:
         return ABSENT
     best = max(cell["result"]["learning_rates"], key=lambda row: row["mean"])["learning_rate"]
-    found = [run["scores"][measure] for run in cell["result"]["runs"] if run["learning_rate"] == best]
-    return mean_and_deviation(asdict(summarize_seeds(found)))
+    results = [run["scores"][measure] for run in cell["result"]["runs"] if run["learning_rate"] == best]
+    return mean_and_deviation(asdict(summarize_seeds(results)))
 
 
-def _without_text(path: Path) -> dict[str, str]:
-    """By folder of a task, the score of the best answer that looks at no text; of the last call's tasks."""
+def _constant_scores(path: Path) -> dict[str, str]:
+    """Score of the best constant prediction by task folder, for the tasks of the last call."""
     if not path.exists():
         return {}
-    nothing = next(row for row in read_checksummed_json(path)["rows"] if row["name"] == NO_MODEL)
-    return {task.replace("/", "-"): mean_and_deviation(cell["score"]) for task, cell in nothing["cells"].items()}
+    row = next(row for row in read_checksummed_json(path)["rows"] if row["name"] == NO_MODEL)
+    return {task.replace("/", "-"): mean_and_deviation(cell["score"]) for task, cell in row["cells"].items()}
 
 
-def _footing(run: RunHistory) -> str:
-    """How far it is, and on what it stood."""
+def _footnote(run: RunHistory) -> str:
+    """Progress and device of a run."""
     minutes, seconds = run.recipe["minutes"], float(run.finish.get("seconds", run.seconds))
     device, padding = run.facts.get("device", "?"), run.facts.get("padding")
     spaces = f", {padding:.1%} padding" if padding is not None else ""

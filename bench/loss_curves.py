@@ -1,25 +1,24 @@
-"""Does the fast path learn as the plain one does? The same recipe on the same rows in the same order, by several ways.
+"""Compares loss curves of the fast and the plain implementation: same recipe, same rows, same order.
 
     python bench/loss_curves.py SHARDS [--recipe bert/small] [--steps 2000] [--ways fast plain-bf16 plain-fp32 fp8]
         [--seeds 3 [--from 0]] [--dropout 0] [--set SETTING=VALUE]... [--stretch 50] [--no-compile] [-o DIR]
-    python bench/loss_curves.py --judge DIR
+    python bench/loss_curves.py --compare DIR
 
-`fast` is what users run: compiled, by our kernels, even where others are faster; `graphs` and `fp8` add CUDA graphs and
-fp8, `fp8-graphs` both. A plain way is not compiled and takes torch's own attention with a mask, F.gelu and F.dropout.
-Rows, model, masks, optimiser and plan are the same for all. A seed gives new weights and dropout, never other rows or
-masks; ways with equal seeds begin with equal weights. The plan is the recipe's over so many steps, a tenth of them
-warm-up, at rate 5e-4, so that much is learnt; `--set` has the last word.
+`fast` is the default of users: compiled, with bertsmith's kernels, even where others are faster. `graphs` and `fp8` add
+CUDA graphs and FP8, `fp8-graphs` both. A plain variant ("way") is not compiled and uses torch's masked attention,
+F.gelu and F.dropout. Rows, model, masks, optimizer and schedule are the same for all. A seed changes initial weights
+and dropout, never rows or masks; ways with equal seeds have equal initial weights. The schedule is the recipe's over
+the given steps with 10 % warm-up and a learning rate of 5e-4; `--set` overrides it.
 
-How it is judged: curves are means over stretches of 50 steps. The difference of a way is the mean over seeds of its
-curve minus the plain one of equal seed. The noise is the standard deviation over the seeds of the plain way at the same
-stretch, as the root of the mean variance of it and two stretches to either side: that of three seeds alone is often
-small by chance. A way is within noise where its difference is never over 3 such deviations, that of its held-out losses
-at the end is not over 3 of theirs, and every loss is finite. How far two seeds of the plain way lie apart is told
-beside it. Three seeds are few: a way that is fair but in no step like the plain one would fail now and then. As long as
-a model knows no more of words than how frequent they are, its loss does not tell whether attention is right: what
-guessing by frequency loses is told too, with a warning where the plain way is no better.
+Criterion: curves are means over windows of 50 steps. The difference of a way is the mean over seeds of its curve minus
+the plain curve with the same seed. The noise is the standard deviation over seeds of the plain way in the same window,
+with variances averaged over two windows to either side, since the variance of three seeds is often small by chance. A
+way is within noise if its difference never exceeds 3 standard deviations, its final held-out difference does not exceed
+3 either, and every loss is finite. The distance between two plain seeds is reported for reference. With three seeds an
+equivalent way fails now and then. A model at the unigram loss does not use attention: the unigram loss is reported too,
+with a warning if the plain way is not below it.
 
-With `-o` each run leaves a file in DIR and is not run again: ways may come in several calls, `--judge` reads them all.
+With `-o` each run writes a file to DIR and is not run again: ways may be split over calls; `--compare` reads all files.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from bertsmith.training.recipe import Recipe, with_overrides
 from bertsmith.training.step import Diverged, Step
 from bertsmith.training.trainer import Trainer
 
-# What each way sets, whatever the recipe says.
+# Overrides of each way.
 WAYS = {
     "fast": ("compute.compile=true", "compute.cuda_graphs=false"),
     "graphs": ("compute.compile=true", "compute.cuda_graphs=true"),
@@ -64,62 +63,62 @@ WAYS = {
     "plain-fp32": ("compute.compile=false", "compute.cuda_graphs=false", "precision=fp32"),
 }
 LIMIT = 3.0  # standard deviations
-NEIGHBOURS = 2  # stretches to either side whose variances count too
-WARM = 10  # steps that the speed leaves out
+NEIGHBOURS = 2  # windows to either side included in the variance
+WARM = 10  # steps excluded from the throughput
 POINTS = 10  # of a curve in the table
-LEARNT = 0.2  # by which words must be known better than by frequency
+MIN_IMPROVEMENT = 0.2  # nats below the unigram loss that count as learning
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One run: the loss of each step, and the held-out loss at the end where something is held out."""
+    """One run: the loss of each step, and the final held-out loss if there is held-out data."""
 
     way: str
     seed: int
-    losses: list[float]  # nan from where the run could not go on
+    losses: list[float]  # nan after divergence
     held_out: float | None
     tokens_per_second: float
-    made: dict[str, Any]  # recipe, compute, data, device
-    words: float | None = None  # the part of the held-out loss that is about words
-    guessing: float | None = None  # what guessing held-out words by their frequency loses
+    provenance: dict[str, Any]  # recipe, compute, data, device
+    words: float | None = None  # held-out loss of the language modelling objective
+    unigram_loss: float | None = None  # unigram loss of held-out words
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """A way beside a plain one. Differences are of losses; the others are in standard deviations over seeds."""
+class Comparison:
+    """A way compared with a plain one: loss differences, and ratios to the standard deviation over seeds."""
 
     way: str
     plain: str
-    seeds: int  # that both have
+    seeds: int  # common to both
     within: bool
     largest: float
-    at: int  # the step that ends the stretch of the largest difference
+    at: int  # last step of the window with the largest difference
     difference: float  # there
-    mean: float  # difference over all stretches
-    apart: float  # the largest of two seeds of the plain way
+    mean: float  # difference over all windows
+    seed_distance: float  # largest between two seeds of the plain way
     held_out: float | None
     held_out_difference: float | None
 
     def __str__(self) -> str:
         verdict = "within noise" if self.within else "NOT within noise"
-        said = f"{self.way} against {self.plain}: {verdict}: "
+        text = f"{self.way} against {self.plain}: {verdict}: "
         if not math.isfinite(self.difference):
-            return f"{said}a loss is not finite by step {self.at:,}"
-        said += f"largest difference {self.largest:.2f} standard deviations ({self.difference:+.4f} by step {self.at:,}"
-        said += f", {self.mean:+.4f} on average), two seeds of {self.plain} {self.apart:.2f}"
+            return f"{text}a loss is not finite by step {self.at:,}"
+        text += f"largest difference {self.largest:.2f} standard deviations ({self.difference:+.4f} by step {self.at:,}"
+        text += f", {self.mean:+.4f} on average), two seeds of {self.plain} {self.seed_distance:.2f}"
         if self.held_out is not None:
-            said += f"; held out {self.held_out:.2f} ({self.held_out_difference:+.4f})"
-        return f"{said}; {self.seeds} seed{'s' if self.seeds > 1 else ''}"
+            text += f"; held out {self.held_out:.2f} ({self.held_out_difference:+.4f})"
+        return f"{text}; {self.seeds} seed{'s' if self.seeds > 1 else ''}"
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Does what the words ask; the exit status."""
+    """Runs the command line; returns the exit status."""
     options = _parser().parse_args(words)
     try:
-        curves = read(options.judge) if options.judge else run(options)
-        show(curves, stretch=options.stretch, folder=options.judge or options.output)
+        curves = read(options.compare) if options.compare else run(options)
+        show(curves, stretch=options.stretch, folder=options.compare or options.output)
     except BertsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -136,32 +135,32 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="SEED", help="the first of them")
     parser.add_argument("--dropout", type=float, default=0.0, help="of blocks and of attention")
     parser.add_argument("--set", action="append", default=[], metavar="SETTING=VALUE", help="of the recipe")
-    parser.add_argument("--stretch", type=int, default=50, help="steps whose losses make one point")
-    parser.add_argument("--no-compile", action="store_true", help="compile no way, to try this where that is slow")
+    parser.add_argument("--stretch", type=int, default=50, help="window: steps averaged per point")
+    parser.add_argument("--no-compile", action="store_true", help="disable compilation for all ways")
     parser.add_argument("--device", default="auto")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR")
-    parser.add_argument("--judge", type=Path, metavar="DIR", help="run nothing, judge what lies there")
+    parser.add_argument("--compare", type=Path, metavar="DIR", help="run nothing, compare the curves in DIR")
     return parser
 
 
 def run(options: argparse.Namespace) -> list[Curve]:
-    """All ways and seeds that are asked for, and what else lies in the output folder."""
+    """Trains all requested ways and seeds; returns all curves in the output folder."""
     if options.shards is None:
-        raise ConfigError("no shards are named: give a folder that bertsmith prepare wrote, or --judge DIR")
+        raise ConfigError("no shards given: pass a folder that bertsmith prepare wrote, or --compare DIR")
     data, world = PretrainData.open(options.shards), World(device=torch.device(choose_device(options.device)))
     changes = [f"steps={options.steps}", "warmup=0.1", "learning_rate=5e-4"]
     changes += [f"encoder.dropout={options.dropout}", f"encoder.attention_dropout={options.dropout}", *options.set]
     recipe = data.with_vocabulary(with_overrides(recipes.find(options.recipe), changes))
     curves = []
-    for seed in range(options.first, options.first + options.seeds):  # a call that is cut short leaves whole pairs
+    for seed in range(options.first, options.first + options.seeds):  # an interrupted call leaves complete pairs
         for way in options.ways:
-            passes = list(WAYS[way])
-            passes += ["compute.compile=false"] if options.no_compile else []
-            ours = with_overrides(recipe, passes)
+            overrides = list(WAYS[way])
+            overrides += ["compute.compile=false"] if options.no_compile else []
+            variant = with_overrides(recipe, overrides)
             path = options.output and options.output / f"{way}-{seed}.json"
-            curve = _finished(path, _made(ours, data)) if path else None
+            curve = _finished(path, _provenance(variant, data)) if path else None
             if curve is None:
-                curve = train(way, seed, ours, data, world)
+                curve = train(way, seed, variant, data, world)
                 if path:
                     _write(path, asdict(curve))
                 print(f"{way} seed {seed}: {curve.tokens_per_second / 1e3:,.1f} k tokens/s", flush=True)
@@ -171,7 +170,7 @@ def run(options: argparse.Namespace) -> list[Curve]:
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Attention by torch's own kernels alone, dense or with a mask. GELU and dropout are torch's where not compiled."""
+    """Restricts attention to torch's kernels, dense or masked. GELU and dropout are torch's if not compiled."""
     before = attention.choose_kernel
 
     def choose(*, dense: bool, return_attentions: bool, **_: Any) -> attention.Kernel:
@@ -185,9 +184,9 @@ def plain() -> Iterator[None]:
 
 
 def train(way: str, seed: int, recipe: Recipe, data: PretrainData, world: World) -> Curve:
-    """The whole plan once."""
+    """Trains one way with one seed."""
     torch.compiler.reset()
-    gc.collect()  # the model of the run before
+    gc.collect()  # the model of the previous run
     with plain() if way.startswith("plain") else nullcontext():
         trainer = _trainer(recipe, data, world, seed)
         steps, seconds = _steps(trainer)
@@ -196,22 +195,23 @@ def train(way: str, seed: int, recipe: Recipe, data: PretrainData, world: World)
         scores = trainer.evaluate(held_out) if held_out else None
     tokens = sum(step.tokens for step in steps[WARM:])
     words = [loss for name, loss in scores.losses.items() if name.endswith("_lm")] if scores else []
-    known = {"words": words[0] if words else None, "guessing": data.unigram_loss()}
-    made = {**_made(recipe, data), **world.environment()}
-    return Curve(way, seed, losses, scores.loss if scores else None, tokens / seconds, made, **known)
+    word_losses = {"words": words[0] if words else None, "unigram_loss": data.unigram_loss()}
+    provenance = {**_provenance(recipe, data), **world.environment()}
+    return Curve(way, seed, losses, scores.loss if scores else None, tokens / seconds, provenance, **word_losses)
 
 
 def _trainer(recipe: Recipe, data: PretrainData, world: World, seed: int) -> Trainer:
-    """Weights and dropout by the seed; rows and masks by the recipe's own."""
+    """Weights and dropout depend on `seed`; rows and masks on the recipe's seed."""
     torch.manual_seed(seed)
     vocabulary = vocabulary_of(data.tokenizer)
     model = Model.build(recipe.encoder, recipe.objectives.values(), vocabulary=vocabulary, seed=recipe.seed)
-    how = {"plan": recipe.plan, "optimizer": recipe.optimizer, "precision": recipe.precision, "compute": recipe.compute}
-    return Trainer(model, PretrainLoader(recipe, data.packing(recipe), world), **how, world=world, seed=seed)
+    loader = PretrainLoader(recipe, data.packing(recipe), world)
+    settings = {"plan": recipe.plan, "optimizer": recipe.optimizer, "precision": recipe.precision}
+    return Trainer(model, loader, **settings, compute=recipe.compute, world=world, seed=seed)
 
 
 def _steps(trainer: Trainer) -> tuple[list[Step], float]:
-    """All steps, fewer where it diverged, and the seconds of those after the first few."""
+    """All steps, fewer after divergence, and the seconds of those after warm-up."""
     steps: list[Step] = []
     began = time.perf_counter()
     try:
@@ -226,30 +226,30 @@ def _steps(trainer: Trainer) -> tuple[list[Step], float]:
     return steps, time.perf_counter() - began
 
 
-def _made(recipe: Recipe, data: PretrainData) -> dict[str, Any]:
+def _provenance(recipe: Recipe, data: PretrainData) -> dict[str, Any]:
     settings = config.to_dict(recipe)
     compute = {"precision": settings.pop("precision"), **settings.pop("compute")}
     return {"compute": compute, "recipe": settings, "data": data.fingerprints}
 
 
 def read(folder: Path) -> list[Curve]:
-    """The curves in a folder, by way; an error where they are not of one recipe on the same data."""
+    """The curves in a folder, by way; raises unless they have the same recipe and data."""
     files = [path for way in WAYS for path in sorted(folder.glob(f"{way}-[0-9]*.json"))]
     if not files:
         raise ConfigError(f"{folder} holds no curves: run some ways with -o {folder}")
     curves = [_read(path) for path in files]
     for curve, path in zip(curves, files, strict=True):
-        if any(curve.made[part] != curves[0].made[part] for part in ("recipe", "data")):
-            raise ConfigError(f"{path} and {files[0]} are not of one recipe and the same data: judge them apart")
+        if any(curve.provenance[part] != curves[0].provenance[part] for part in ("recipe", "data")):
+            raise ConfigError(f"{path} and {files[0]} are not of one recipe and the same data: compare them separately")
     return curves
 
 
-def _finished(path: Path, made: Mapping[str, Any]) -> Curve | None:
-    """What an earlier call left."""
+def _finished(path: Path, provenance: Mapping[str, Any]) -> Curve | None:
+    """The curve of an earlier call, if any."""
     if not path.is_file():
         return None
     curve = _read(path)
-    if any(curve.made[part] != value for part, value in json.loads(json.dumps(made)).items()):
+    if any(curve.provenance[part] != value for part, value in json.loads(json.dumps(provenance)).items()):
         raise ConfigError(f"{path} was made with other settings or data: choose another folder")
     return curve
 
@@ -264,132 +264,132 @@ def _write(path: Path, contents: Any) -> None:
 
 
 def smoothed(losses: Sequence[float], stretch: int) -> Floats:
-    """Means over stretches of so many steps; what is left over at the end counts for nothing."""
+    """Means over windows of `stretch` steps; an incomplete last window is dropped."""
     stretch = min(stretch, len(losses))
-    whole = len(losses) // stretch * stretch
-    means: Floats = np.asarray(losses[:whole], dtype=np.float64).reshape(-1, stretch).mean(axis=1)
+    covered = len(losses) // stretch * stretch
+    means: Floats = np.asarray(losses[:covered], dtype=np.float64).reshape(-1, stretch).mean(axis=1)
     return means
 
 
 def deviation(curves: Floats) -> Floats:
-    """The standard deviation over seeds [seeds, stretches] -> [stretches], steadied by the neighbours."""
+    """Standard deviation over seeds [seeds, windows] -> [windows], smoothed over neighbouring windows."""
     variances = curves.var(axis=0, ddof=1)
-    near = [variances[max(place - NEIGHBOURS, 0) : place + NEIGHBOURS + 1] for place in range(len(variances))]
-    return np.asarray([math.sqrt(part.mean()) for part in near])
+    windows = [variances[max(index - NEIGHBOURS, 0) : index + NEIGHBOURS + 1] for index in range(len(variances))]
+    return np.asarray([math.sqrt(part.mean()) for part in windows])
 
 
-def difference_of(ours: Sequence[Curve], theirs: Sequence[Curve], stretch: int) -> Floats:
-    """Curves minus those of equal seed [seeds that both have, stretches]."""
-    plain_ones = {curve.seed: smoothed(curve.losses, stretch) for curve in theirs}
-    shared = [curve for curve in ours if curve.seed in plain_ones]
-    if len(theirs) < 2 or not shared:
-        raise ConfigError(f"{theirs[0].way} needs two seeds at least, one of them a seed of {ours[0].way}")
-    return np.stack([smoothed(curve.losses, stretch) - plain_ones[curve.seed] for curve in shared])
+def difference_of(curves: Sequence[Curve], plain_curves: Sequence[Curve], stretch: int) -> Floats:
+    """Differences of curves with equal seeds [common seeds, windows]."""
+    plain_by_seed = {curve.seed: smoothed(curve.losses, stretch) for curve in plain_curves}
+    shared = [curve for curve in curves if curve.seed in plain_by_seed]
+    if len(plain_curves) < 2 or not shared:
+        raise ConfigError(f"{plain_curves[0].way} needs two seeds at least, one of them a seed of {curves[0].way}")
+    return np.stack([smoothed(curve.losses, stretch) - plain_by_seed[curve.seed] for curve in shared])
 
 
-def judge(ours: Sequence[Curve], theirs: Sequence[Curve], *, stretch: int) -> Judgement:
-    """A way against a plain one, which needs two seeds at least, one of them the way's too."""
-    differences = difference_of(ours, theirs, stretch)
+def compare(curves: Sequence[Curve], plain_curves: Sequence[Curve], *, stretch: int) -> Comparison:
+    """Compares a way with a plain one, which needs at least two seeds, one of them in common."""
+    differences = difference_of(curves, plain_curves, stretch)
     difference = differences.mean(axis=0)
-    noise = np.stack([smoothed(curve.losses, stretch) for curve in theirs])
+    noise = np.stack([smoothed(curve.losses, stretch) for curve in plain_curves])
     deviations = deviation(noise)
     ratios = _over(difference, deviations)
-    place = int(np.argmax(ratios))
-    apart = max(_over(one - other, deviations).max() for one, other in combinations(noise, 2))
-    away, far = _held_out(ours, theirs)
-    return Judgement(
-        way=ours[0].way,
-        plain=theirs[0].way,
+    index = int(np.argmax(ratios))
+    seed_distance = max(_over(one - other, deviations).max() for one, other in combinations(noise, 2))
+    away, far = _held_out(curves, plain_curves)
+    return Comparison(
+        way=curves[0].way,
+        plain=plain_curves[0].way,
         seeds=len(differences),
-        within=bool(ratios[place] <= LIMIT and (far is None or far <= LIMIT)),
-        largest=float(ratios[place]),
-        at=(place + 1) * min(stretch, len(theirs[0].losses)),
-        difference=float(difference[place]),
+        within=bool(ratios[index] <= LIMIT and (far is None or far <= LIMIT)),
+        largest=float(ratios[index]),
+        at=(index + 1) * min(stretch, len(plain_curves[0].losses)),
+        difference=float(difference[index]),
         mean=float(difference.mean()),
-        apart=float(apart),
+        seed_distance=float(seed_distance),
         held_out=far,
         held_out_difference=away,
     )
 
 
-def _held_out(ours: Sequence[Curve], theirs: Sequence[Curve]) -> tuple[float | None, float | None]:
-    """The mean difference of held-out losses at equal seeds, and how many deviations that is; None where none are."""
-    known = {curve.seed: curve.held_out for curve in theirs if curve.held_out is not None}
-    there = [curve for curve in ours if curve.seed in known]
-    differences = [one.held_out - known[one.seed] for one in there if one.held_out is not None]
-    if len(known) < 2 or not differences:
+def _held_out(curves: Sequence[Curve], plain_curves: Sequence[Curve]) -> tuple[float | None, float | None]:
+    """Mean difference of held-out losses at equal seeds and its ratio to the deviation; None without them."""
+    reference = {curve.seed: curve.held_out for curve in plain_curves if curve.held_out is not None}
+    shared = [curve for curve in curves if curve.seed in reference]
+    differences = [one.held_out - reference[one.seed] for one in shared if one.held_out is not None]
+    if len(reference) < 2 or not differences:
         return None, None
-    away, noise = np.array([np.mean(differences)]), np.array([np.std(list(known.values()), ddof=1)])
+    away, noise = np.array([np.mean(differences)]), np.array([np.std(list(reference.values()), ddof=1)])
     return float(away[0]), float(_over(away, noise)[0])
 
 
 def _over(differences: Floats, deviations: Floats) -> Floats:
-    """How many deviations each difference is: none where there is none, infinitely many where it is not finite."""
+    """Ratio of differences to deviations: 0 for no difference, infinite if not finite."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where(differences == 0, 0.0, np.abs(differences) / deviations)
-    return np.where(np.isfinite(found), found, np.inf)
+        values = np.where(differences == 0, 0.0, np.abs(differences) / deviations)
+    return np.where(np.isfinite(values), values, np.inf)
 
 
 def show(curves: Sequence[Curve], *, stretch: int, folder: Path | None) -> None:
-    """The table and the judgements, printed; and written with the pictures where there is a folder."""
-    ways = {way: found for way in WAYS if (found := [curve for curve in curves if curve.way == way])}
-    known = [line for way, found in ways.items() if way.startswith("plain") for line in knowing(found)]
-    print("\n".join([*table(curves, stretch), *known]))
-    judgements = []
-    for name, theirs in ways.items():
-        for way, ours in ways.items():
+    """Prints the table and the comparisons; writes them and the plots if there is a folder."""
+    ways = {way: values for way in WAYS if (values := [curve for curve in curves if curve.way == way])}
+    notes = [line for way, values in ways.items() if way.startswith("plain") for line in unigram_lines(values)]
+    print("\n".join([*table(curves, stretch), *notes]))
+    comparisons = []
+    for name, plain_curves in ways.items():
+        for way, way_curves in ways.items():
             if name.startswith("plain") and way != name and not (way.startswith("plain") and way > name):
                 try:
-                    judgements.append(judge(ours, theirs, stretch=stretch))
-                    print(judgements[-1])
+                    comparisons.append(compare(way_curves, plain_curves, stretch=stretch))
+                    print(comparisons[-1])
                 except ConfigError as error:
-                    print(f"{way} against {name}: not judged: {error}")
+                    print(f"{way} against {name}: not compared: {error}")
     if folder:
-        _write(folder / "judgement.json", {"stretch": stretch, "judgements": [asdict(one) for one in judgements]})
+        _write(folder / "comparison.json", {"stretch": stretch, "comparisons": [asdict(one) for one in comparisons]})
         _draw(ways, stretch, folder)
 
 
 def table(curves: Sequence[Curve], stretch: int) -> list[str]:
-    """One line for each run: loss at some points, held out, speed."""
+    """One line per run: loss at some points, held-out loss, throughput."""
     stretch = min(stretch, len(curves[0].losses))
-    places = np.unique(np.linspace(0, len(curves[0].losses) // stretch - 1, POINTS).round().astype(int))
-    heads = "".join(f"{(place + 1) * stretch:>8,}" for place in places)
+    indices = np.unique(np.linspace(0, len(curves[0].losses) // stretch - 1, POINTS).round().astype(int))
+    heads = "".join(f"{(index + 1) * stretch:>8,}" for index in indices)
     lines = [f"loss, mean of {stretch} steps up to step", f"way         seed{heads}  held out  k tokens/s"]
     for curve in curves:
         losses = smoothed(curve.losses, stretch)
         held_out = "–" if curve.held_out is None else f"{curve.held_out:.4f}"
-        cells = "".join(f"{losses[place]:8.4f}" for place in places)
+        cells = "".join(f"{losses[index]:8.4f}" for index in indices)
         lines.append(f"{curve.way:<12}{curve.seed:>4}{cells}{held_out:>10}{curve.tokens_per_second / 1e3:12,.1f}")
     return lines
 
 
-def knowing(curves: Sequence[Curve]) -> list[str]:
-    """How much a plain way knows of words in the end, beside guessing by frequency; nothing where it was not asked."""
-    words, guessing = [curve.words for curve in curves if curve.words is not None], curves[0].guessing
-    if not words or guessing is None:
+def unigram_lines(curves: Sequence[Curve]) -> list[str]:
+    """Final held-out loss of a plain way beside the unigram loss; empty without held-out words."""
+    words, unigram_loss = [curve.words for curve in curves if curve.words is not None], curves[0].unigram_loss
+    if not words or unigram_loss is None:
         return []
-    lost = float(np.mean(words))
-    lines = [f"{curves[0].way} loses {lost:.2f} on held-out words, guessing by frequency {guessing:.2f}"]
-    if not lost < guessing - LEARNT:
-        lines.append("WARNING: no more than frequencies is learnt, a fault of attention would not show: train longer")
+    loss = float(np.mean(words))
+    lines = [f"{curves[0].way} has a held-out loss of {loss:.2f} on words; unigram loss {unigram_loss:.2f}"]
+    if not loss < unigram_loss - MIN_IMPROVEMENT:
+        lines.append("WARNING: not below the unigram loss, an error in attention would not show: train longer")
     return lines
 
 
 def _draw(ways: Mapping[str, Sequence[Curve]], stretch: int, folder: Path) -> None:
-    """curves.svg, means over seeds; differences-….svg, from each plain way at equal seeds, between ± the limit."""
+    """Writes curves.svg (means over seeds) and differences-….svg (from each plain way, with ± the limit)."""
     from bench.ten_minutes.drawing import draw
 
-    means = {way: np.stack([smoothed(curve.losses, stretch) for curve in found]) for way, found in ways.items()}
+    means = {way: np.stack([smoothed(curve.losses, stretch) for curve in values]) for way, values in ways.items()}
     steps = min(stretch, len(next(iter(ways.values()))[0].losses))
 
     def points(values: Floats) -> list[tuple[float, float]]:
-        return [((place + 1) * steps, float(value)) for place, value in enumerate(values) if math.isfinite(value)]
+        return [((index + 1) * steps, float(value)) for index, value in enumerate(values) if math.isfinite(value)]
 
-    pictures = {"curves": ({way: points(found.mean(axis=0)) for way, found in means.items()}, "loss")}
+    pictures = {"curves": ({way: points(values.mean(axis=0)) for way, values in means.items()}, "loss")}
     for name in [way for way in ways if way.startswith("plain") and len(ways[way]) > 1]:
         seeds = {curve.seed for curve in ways[name]}
-        others = {way: found for way, found in ways.items() if way != name and seeds & {one.seed for one in found}}
-        lines = {way: points(difference_of(found, ways[name], stretch).mean(axis=0)) for way, found in others.items()}
+        others = {way: values for way, values in ways.items() if way != name and seeds & {one.seed for one in values}}
+        lines = {way: points(difference_of(values, ways[name], stretch).mean(axis=0)) for way, values in others.items()}
         band = LIMIT * deviation(means[name])
         lines |= {f"{LIMIT:g} deviations": points(band), f"−{LIMIT:g} deviations": points(-band)}
         pictures[f"differences-{name}"] = (lines, f"loss minus that of {name}")
@@ -398,5 +398,5 @@ def _draw(ways: Mapping[str, Sequence[Curve]], stretch: int, folder: Path) -> No
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what benches share
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # modules shared by the benchmarks
     sys.exit(main())

@@ -93,12 +93,12 @@ def medians(variants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, tu
             wall, cores = time.perf_counter(), time.process_time()
             run()
             times[name].append((time.perf_counter() - wall, time.process_time() - cores))
-    return {name: tuple(map(statistics.median, zip(*some, strict=True))) for name, some in times.items()}  # type: ignore[misc]
+    return {name: tuple(map(statistics.median, zip(*group, strict=True))) for name, group in times.items()}  # type: ignore[misc]
 
 
-def report(found: dict[str, tuple[float, float]], texts: int, *, baseline: str) -> None:
-    for name, (wall, cores) in found.items():
-        ratio, core_ratio = found[baseline][0] / wall, found[baseline][1] / cores
+def report(results: dict[str, tuple[float, float]], texts: int, *, baseline: str) -> None:
+    for name, (wall, cores) in results.items():
+        ratio, core_ratio = results[baseline][0] / wall, results[baseline][1] / cores
         print(
             f"  {name:34s} {texts / wall:9.2f} texts/s   x{ratio:5.2f}   CPU seconds {cores:7.2f}  x{core_ratio:5.2f}"
         )
@@ -112,8 +112,10 @@ def latency(predictor: Predictor, baseline: Baseline, texts: Sequence[str], roun
             began = time.perf_counter()
             encode(text)
             taken[name].append(time.perf_counter() - began)
-    ours, theirs = (1000 * statistics.median(some) for some in taken.values())
-    print(f"one text, median: bertsmith {ours:.2f} ms, transformers {theirs:.2f} ms, x{theirs / ours:.2f}")
+    bertsmith, reference = (1000 * statistics.median(group) for group in taken.values())
+    print(
+        f"one text, median: bertsmith {bertsmith:.2f} ms, transformers {reference:.2f} ms, x{reference / bertsmith:.2f}"
+    )
 
 
 def layouts(predictor: Predictor, texts: Sequence[str], rounds: int) -> None:
@@ -135,20 +137,20 @@ def layouts(predictor: Predictor, texts: Sequence[str], rounds: int) -> None:
             group.append(row)
         yield group
 
-    def rows_of(some: list[Row], **options: Any) -> Any:
-        return collate(some, length=max(map(len, some)), **options)
+    def rows_of(group: list[Row], **options: Any) -> Any:
+        return collate(group, length=max(map(len, group)), **options)
 
     variants: dict[str, Callable[[], Any]] = {
-        "equal lengths": lambda: [forward(rows_of(list(some))) for _, some in groupby(rows, key=len)]
+        "equal lengths": lambda: [forward(rows_of(list(group))) for _, group in groupby(rows, key=len)]
     }
     for tokens in (1024, 4096):
-        variants[f"padded, {tokens}"] = lambda n=tokens: [forward(rows_of(some)) for some in groups(n, padded=True)]  # type: ignore[misc]
+        variants[f"padded, {tokens}"] = lambda n=tokens: [forward(rows_of(group)) for group in groups(n, padded=True)]  # type: ignore[misc]
         variants[f"packed rows, {tokens}"] = lambda n=tokens: [
-            forward(rows_of(some, pack=True)) for some in groups(n, padded=False)
+            forward(rows_of(group, pack=True)) for group in groups(n, padded=False)
         ]  # type: ignore[misc]
     for tokens in (512, 1024, 2048, 4096, 8192, 16_384):
         variants[f"unpadded, {tokens}"] = lambda n=tokens: [
-            forward(collate_unpadded(some)) for some in groups(n, padded=False)
+            forward(collate_unpadded(group)) for group in groups(n, padded=False)
         ]  # type: ignore[misc]
     print(f"layouts: {sum(map(len, rows))} tokens, {len({len(row) for row in rows})} lengths")
     report(medians(variants, rounds), len(texts), baseline="padded, 4096")
@@ -160,8 +162,8 @@ def precisions(folder: Path, texts: Sequence[str], device: str, rounds: int) -> 
     opened = {name: Predictor.open(folder, device=device, precision=name) for name in names}
     exact = opened["float32"].encode(texts, normalize=True)
     for name, one in opened.items():
-        found = one.encode(texts, normalize=True)
-        difference, cosine = np.abs(found - exact).max(), (found * exact).sum(1).min()
+        results = one.encode(texts, normalize=True)
+        difference, cosine = np.abs(results - exact).max(), (results * exact).sum(1).min()
         print(f"{name}: max abs diff from float32 {difference:.1e}, min cosine {cosine:.5f}")
     variants: dict[str, Callable[[], Any]] = {name: lambda one=one: one.encode(texts) for name, one in opened.items()}  # type: ignore[misc]
     report(medians(variants, rounds), len(texts), baseline="float32")
@@ -202,8 +204,8 @@ def compare(predictor: Predictor, baseline: Baseline, texts: Sequence[str], roun
     )
     print(f"{sum(lengths)} tokens; {padded / sum(lengths):.2f} positions per token in padded batches of {BATCH_SIZE}")
     for pooling in ("mean", "first"):
-        ours, theirs = predictor.encode(texts[:64], pooling=pooling), baseline.encode(texts[:64], pooling)
-        print(f"max abs diff, {pooling}: {np.abs(ours - theirs).max():.1e}")
+        bertsmith, reference = predictor.encode(texts[:64], pooling=pooling), baseline.encode(texts[:64], pooling)
+        print(f"max abs diff, {pooling}: {np.abs(bertsmith - reference).max():.1e}")
     with Engine(predictor.backend) as engine, ThreadPoolExecutor(THREADS) as pool:
         shared = predictor.with_backend(engine)
         variants: dict[str, Callable[[], Any]] = {
@@ -212,9 +214,9 @@ def compare(predictor: Predictor, baseline: Baseline, texts: Sequence[str], roun
             "bertsmith, one call": lambda: predictor.encode(texts),
             f"engine, {THREADS} threads, one text each": lambda: in_threads(shared, texts, pool),
         }
-        found = medians(variants, rounds)
-        report(found, len(texts), baseline="transformers, batches of 32")
-        print(f"engine: {found['bertsmith, one call'][0] / found[list(variants)[-1]][0]:.2f} of one call")
+        results = medians(variants, rounds)
+        report(results, len(texts), baseline="transformers, batches of 32")
+        print(f"engine: {results['bertsmith, one call'][0] / results[list(variants)[-1]][0]:.2f} of one call")
     latency(predictor, baseline, texts, rounds)
     print(load())
 

@@ -86,12 +86,12 @@ def main() -> None:
         times: dict[str, list[float]] = {"encode_batch": [], "prepare": []}
         memory = TreeMemory()
         memory.start()
-        for turn in range(ROUNDS):
+        for round_number in range(ROUNDS):
             began = time.perf_counter()
             tokens = bare(paths, folder)
             times["encode_batch"].append(time.perf_counter() - began)
             began = time.perf_counter()
-            ours = prepared(paths, folder, base / f"shards-{turn}")
+            bertsmith = prepared(paths, folder, base / f"shards-{round_number}")
             times["prepare"].append(time.perf_counter() - began)
         memory.over = True
         written = sum(path.stat().st_size for path in (base / "shards-0").glob("*"))
@@ -101,7 +101,7 @@ def main() -> None:
             print(f"{name:<14} {median:8.2f} s   {size / 1e6 / median:8.2f} MB/s")
         ratio = statistics.median(times["encode_batch"]) / statistics.median(times["prepare"])
         print(f"prepare / encode_batch: {ratio:.2f} (start of processes, sentences, checksums and fsync included)")
-        print(f"tokens: {ours:,} prepared, {tokens:,} bare; {written / ours:.3f} bytes per token on disk")
+        print(f"tokens: {bertsmith:,} prepared, {tokens:,} bare; {written / bertsmith:.3f} bytes per token on disk")
         print(f"peak memory of prepare, all processes together: {memory.peak / 1e6:.0f} MB")
 
 

@@ -1,8 +1,8 @@
 """Pre-training speed: bertsmith against transformers, same shapes and tokens per step, one process, interleaved rounds.
 
     python bench/pretrain_gpu.py SHARDS [--cases base/512 base/128 large/512 tiny/128] [--dropout 0 0.1]
-        [--ours real full graphs] [--peers eager compiled modernbert] [--set precision=bf16]... [--rounds 3]
-        [--profile] [--turn FILE [--of 3]]
+        [--bertsmith real full graphs] [--peers eager compiled modernbert] [--set precision=bf16]... [--rounds 3]
+        [--profile] [--lock FILE [--of 3]]
 
 bertsmith: `real` is packed text from shards with the data pipeline of a run, `full` random tokens in rows without
 padding, `graphs` is `real` as CUDA graphs; all with masked LM and next sentence, the paper's optimizer, gradient
@@ -10,7 +10,7 @@ clipping, in the fastest precision of this device. transformers: BertForPreTrain
 gradient clipping, random tokens in rows without padding, MLM logits at every token. ModernBERT has its own size in
 every case. Tokens do not count padding; model TFLOP/s as in `bertsmith.training.roofline`, equal for all candidates of
 one shape; the peak is that of a large matrix product on this device. Medians of interleaved rounds. `--profile` shows
-the kernels of a step of bertsmith. With `--turn` several calls may compile at the same time: each waits for the lock on
+the kernels of a step of bertsmith. With `--lock` several calls may compile at the same time: each waits for the lock on
 that file before it is timed, and with `--of` also until that many of them have compiled, so that nothing else runs.
 """
 
@@ -66,15 +66,15 @@ def main() -> None:
     parser.add_argument("shards")
     parser.add_argument("--cases", nargs="+", default=["base/512"])
     parser.add_argument("--dropout", nargs="+", type=float, default=[0.0, 0.1])
-    parser.add_argument("--ours", nargs="*", default=["real", "full"])
+    parser.add_argument("--bertsmith", nargs="*", default=["real", "full"])
     parser.add_argument("--peers", nargs="*", default=["compiled"])
     parser.add_argument("--set", action="append", default=[], metavar="SETTING=VALUE", help="of bertsmith")
     parser.add_argument("--tokens", type=int, default=65_536, help="tokens per step, with padding")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--turn", metavar="FILE", help="a file that is locked during timing")
-    parser.add_argument("--of", type=int, default=0, metavar="N", help="calls that share the file of --turn")
+    parser.add_argument("--lock", metavar="FILE", help="a file that is locked during timing")
+    parser.add_argument("--of", type=int, default=0, metavar="N", help="number of calls that share the lock file")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     world = World(device=torch.device(options.device))
@@ -100,34 +100,34 @@ def compare(
     recipe, _ = resolve_auto(recipe, Path("no run yet"), world)
     precision = recipe.precision.replace("auto", "fp32")
     makers: dict[str, Callable[[], Callable[[], int]]] = {}
-    for kind in options.ours:
-        makers[f"bertsmith {kind} {precision}"] = lambda kind=kind: ours(kind, recipe, data, world)
+    for kind in options.bertsmith:
+        makers[f"bertsmith {kind} {precision}"] = lambda kind=kind: bertsmith_step(kind, recipe, data, world)
     for kind in options.peers:
-        makers[f"transformers {kind}"] = lambda kind=kind: theirs(kind, recipe, rows, length, dropout, world)
+        makers[f"transformers {kind}"] = lambda kind=kind: transformers_step(kind, recipe, rows, length, dropout, world)
     token_flops = model_flops(recipe)
     candidates = [warmed_up(f"{case} dropout {dropout:g} {name}", make, token_flops) for name, make in makers.items()]
-    speeds: dict[str, list[float]] = {one.name: [] for one in candidates}
-    with turn(options.turn, options.of, case):
+    speeds: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
+    with exclusive_device(options.lock, options.of, case):
         for _ in range(options.rounds):
-            for one in candidates:
-                speeds[one.name].append(timed(one, options.steps))
+            for candidate in candidates:
+                speeds[candidate.name].append(timed(candidate, options.steps))
         if options.profile:
-            for one in candidates[: len(options.ours)]:
-                profiled(one)
-    for one in candidates:
-        found, middle = speeds[one.name], statistics.median(speeds[one.name])
-        flops = middle * one.flops
-        spread = f"{min(found) / 1e3:.1f}–{max(found) / 1e3:.1f}"
+            for candidate in candidates[: len(options.bertsmith)]:
+                profiled(candidate)
+    for candidate in candidates:
+        rates, median = speeds[candidate.name], statistics.median(speeds[candidate.name])
+        flops = median * candidate.flops
+        spread = f"{min(rates) / 1e3:.1f}–{max(rates) / 1e3:.1f}"
         print(
-            f"{one.name:<40} {middle / 1e3:10.1f} {spread:>17} {flops / 1e12:14.1f} {flops / peak:10.1%} "
-            f"{one.memory:6.1f}",
+            f"{candidate.name:<40} {median / 1e3:10.1f} {spread:>17} {flops / 1e12:14.1f} {flops / peak:10.1%} "
+            f"{candidate.memory:6.1f}",
             flush=True,
         )
-    return {name: statistics.median(found) for name, found in speeds.items()}
+    return {name: statistics.median(rates) for name, rates in speeds.items()}
 
 
 @contextmanager
-def turn(file: str | None, of: int, name: str) -> Iterator[None]:
+def exclusive_device(file: str | None, of: int, name: str) -> Iterator[None]:
     """Exclusive use of the device among calls with the same file, once `of` of them are ready or time is up."""
     if file is None:
         yield
@@ -139,16 +139,16 @@ def turn(file: str | None, of: int, name: str) -> Iterator[None]:
         until = time.monotonic() + MAX_WAIT
         while len(list(ready.iterdir())) < of and time.monotonic() < until:
             time.sleep(0.1)
-    with open(file, "w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with open(file, "w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
         yield
 
 
-def profiled(one: Candidate, steps: int = 3, most: int = 30) -> None:
+def profiled(candidate: Candidate, steps: int = 3, most: int = 30) -> None:
     """The kernels of a step, longest first."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(steps):
-            one.step()
+            candidate.step()
         torch.cuda.synchronize()
     milliseconds: Counter[str] = Counter()
     calls: Counter[str] = Counter()
@@ -156,7 +156,7 @@ def profiled(one: Candidate, steps: int = 3, most: int = 30) -> None:
         if event.device_type == torch.autograd.DeviceType.CUDA:
             milliseconds[event.name[:100]] += event.device_time_total / steps / 1e3
             calls[event.name[:100]] += 1
-    print(f"{one.name}: {sum(milliseconds.values()):.2f} ms of kernels per step")
+    print(f"{candidate.name}: {sum(milliseconds.values()):.2f} ms of kernels per step")
     for name, spent in milliseconds.most_common(most):
         print(f"{spent:9.3f} ms {calls[name] / steps:6.1f} × {name}")
 
@@ -165,21 +165,21 @@ def warmed_up(name: str, make: Callable[[], Callable[[], int]], flops: float) ->
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-    one = Candidate(name, make(), flops)
+    candidate = Candidate(name, make(), flops)
     for _ in range(WARMUP_STEPS):
-        one.step()
+        candidate.step()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-        one.memory = (torch.cuda.max_memory_allocated() - before) / 2**30
-    return one
+        candidate.memory = (torch.cuda.max_memory_allocated() - before) / 2**30
+    return candidate
 
 
-def timed(one: Candidate, steps: int) -> float:
+def timed(candidate: Candidate, steps: int) -> float:
     """Tokens per second."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     start = time.perf_counter()
-    tokens = sum(one.step() for _ in range(steps))
+    tokens = sum(candidate.step() for _ in range(steps))
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return tokens / (time.perf_counter() - start)
@@ -193,7 +193,7 @@ def model_flops(recipe: Recipe) -> float:
     return flops_per_token(model, length=recipe.max_length, labels=LABELS_PER_TOKEN)
 
 
-def ours(kind: str, recipe: Recipe, data: PretrainData, world: World) -> Callable[[], int]:
+def bertsmith_step(kind: str, recipe: Recipe, data: PretrainData, world: World) -> Callable[[], int]:
     if kind == "graphs":
         recipe = with_overrides(recipe, ["compute.cuda_graphs=true"])
     if kind in ("real", "graphs"):
@@ -228,11 +228,13 @@ def full_batch(recipe: Recipe) -> Batch:
         segments = (np.arange(length) > length // 2).astype(np.uint8)
         rows.append(Row(ids, segments, texts, np.zeros((length, 2), np.int32), np.zeros(length, np.int32)))
     labels = {"next_sentence": random.integers(0, 2, len(rows)).tolist()}
-    found = collate(rows, length=length, labels=labels)
-    return found.to("cuda") if torch.cuda.is_available() else found
+    batch = collate(rows, length=length, labels=labels)
+    return batch.to("cuda") if torch.cuda.is_available() else batch
 
 
-def theirs(kind: str, recipe: Recipe, rows: int, length: int, dropout: float, world: World) -> Callable[[], int]:
+def transformers_step(
+    kind: str, recipe: Recipe, rows: int, length: int, dropout: float, world: World
+) -> Callable[[], int]:
     import transformers
 
     skip_needless_masks()

@@ -29,10 +29,10 @@ def main() -> None:
     half = steps[len(steps) // 2 :]
     seconds = half[-1]["time"] - half[0]["time"]
     tokens = sum(step["tokens"] for step in half[1:])
-    places = sum(step["rows"] for step in half[1:])
+    rows = sum(step["rows"] for step in half[1:])
     waited = sum(step["data_seconds"] for step in half[1:]) / seconds
     memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
-    shown = f"{tokens / seconds / 1e3:9.1f} k tokens/s  {places / seconds:8.1f} rows/s  {memory:6.1f} GiB"
+    shown = f"{tokens / seconds / 1e3:9.1f} k tokens/s  {rows / seconds:8.1f} rows/s  {memory:6.1f} GiB"
     shown += f"  waiting for data {waited:.2%}"
     print(f"{name:<12} {shown}  last loss {steps[-1]['loss']:.3f}  {' '.join(changes)}", flush=True)
 

@@ -28,7 +28,7 @@ LENGTH, OVERLAP, AT_ONCE = 384, 240, 1000
 
 def baseline(examples: list[Example], tokenizer: Any) -> list[dict[str, Any]]:
     """Features as dictionaries: ids, segments, attention mask, first and last token of the answer."""
-    found = []
+    results = []
     for begin in range(0, len(examples), AT_ONCE):
         part = examples[begin : begin + AT_ONCE]
         encoded = tokenizer(
@@ -43,8 +43,8 @@ def baseline(examples: list[Example], tokenizer: Any) -> list[dict[str, Any]]:
         for number, owner in enumerate(encoded["overflow_to_sample_mapping"]):
             feature = {key: encoded[key][number] for key in ("input_ids", "token_type_ids", "attention_mask")}
             first, last = baseline_positions(encoded, number, part[owner])
-            found.append({**feature, "start_positions": first, "end_positions": last})
-    return found
+            results.append({**feature, "start_positions": first, "end_positions": last})
+    return results
 
 
 def baseline_positions(encoded: Any, number: int, example: Example) -> tuple[int, int]:
@@ -77,12 +77,12 @@ def core_seconds(work: Callable[[], list[Any]]) -> tuple[float, float, int]:
 def main(data: str, vocabulary: str, rounds: str = "5") -> None:
     task = squad.Config(name="2.0").build(files={"dev": Path(data)})
     examples = task.examples("dev")
-    ours, theirs = WordPiece.from_vocabulary(vocabulary), BertTokenizerFast(vocab=vocabulary)
+    bertsmith, reference = WordPiece.from_vocabulary(vocabulary), BertTokenizerFast(vocab=vocabulary)
     ways: dict[str, Callable[[], list[Any]]] = {
-        "bertsmith": lambda: task.rows(examples, ours, max_length=LENGTH),
-        "baseline": lambda: baseline(examples, theirs),
+        "bertsmith": lambda: task.rows(examples, bertsmith, max_length=LENGTH),
+        "baseline": lambda: baseline(examples, reference),
     }
-    assert ours.encode("unaffable").ids.tolist() == theirs("unaffable", add_special_tokens=False)["input_ids"]
+    assert bertsmith.encode("unaffable").ids.tolist() == reference("unaffable", add_special_tokens=False)["input_ids"]
     taken: dict[str, list[tuple[float, float, int]]] = {name: [] for name in ways}
     for _ in range(int(rounds)):
         for name, work in ways.items():
@@ -93,7 +93,7 @@ def main(data: str, vocabulary: str, rounds: str = "5") -> None:
         print(
             f"{name:10} {runs[0][2]:7} features {statistics.median(rates[name]):9.0f} a core-second {wall:7.2f} s wall"
         )
-    ratios = [ours / theirs for ours, theirs in zip(rates["bertsmith"], rates["baseline"], strict=True)]
+    ratios = [bertsmith / reference for bertsmith, reference in zip(rates["bertsmith"], rates["baseline"], strict=True)]
     print(f"ratio {statistics.median(ratios):.1f} (from {min(ratios):.1f} to {max(ratios):.1f})")
 
 

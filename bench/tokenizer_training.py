@@ -1,4 +1,4 @@
-"""Learning a vocabulary: ours with one and two workers against the trainer of the tokenizers library itself.
+"""Tokenizer training: bertsmith with one and two workers against the trainer of the tokenizers library.
 
     python bench/tokenizer_training.py [CORPUS] [--megabytes 100] [--kind wordpiece] [--vocab-size 30522]
 
@@ -25,11 +25,11 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from bertsmith.tokenizers import training
 from bertsmith.tokenizers.tokenizer import kind
 
-RUNS = {"tokenizers' own": 0, "ours, 1 worker": 1, "ours, 2 workers": 2}
+RUNS = {"tokenizers": 0, "bertsmith, 1 worker": 1, "bertsmith, 2 workers": 2}
 
 
 def lines(corpus: str, megabytes: float) -> Iterator[str]:
-    """The lines of the corpus, as far as that many megabytes."""
+    """The lines of the corpus, up to that many megabytes."""
     left = int(megabytes * 1e6)
     for path in [Path(corpus)] if corpus else sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")):
         with path.open(encoding="utf-8", errors="replace") as file:
@@ -40,8 +40,8 @@ def lines(corpus: str, megabytes: float) -> Iterator[str]:
                 yield line
 
 
-def theirs(name: str, texts: Iterator[str], size: int) -> list[str]:
-    """The library's own road: normalise, split, count and learn inside one call."""
+def train_tokenizers(name: str, texts: Iterator[str], size: int) -> list[str]:
+    """The library's trainer: normalise, split, count and train in one call."""
     if name == "wordpiece":
         backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
         texts, sample = tee(texts)
@@ -67,20 +67,20 @@ def theirs(name: str, texts: Iterator[str], size: int) -> list[str]:
     return list(backend.get_vocab())
 
 
-def ours(name: str, texts: Iterator[str], size: int, workers: int) -> list[str]:
+def train_bertsmith(name: str, texts: Iterator[str], size: int, workers: int) -> list[str]:
     config = kind(name).config()
     counts = training.count_words(texts, config.word_splitter(), workers=workers)
     return config.train(counts, vocab_size=size).tokens()
 
 
 def one_run(options: argparse.Namespace) -> None:
-    """In a process of its own: one road, timed, its result on standard output."""
+    """In a subprocess: one timed training run, its result on standard output."""
     texts = lines(options.corpus, options.megabytes)
     begin = time.perf_counter()
     if options.workers:
-        tokens = ours(options.kind, texts, options.vocab_size, options.workers)
+        tokens = train_bertsmith(options.kind, texts, options.vocab_size, options.workers)
     else:
-        tokens = theirs(options.kind, texts, options.vocab_size)
+        tokens = train_tokenizers(options.kind, texts, options.vocab_size)
     seconds = time.perf_counter() - begin
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     unit = 1 if sys.platform == "darwin" else 1024
@@ -110,7 +110,7 @@ def main() -> None:
         results[label] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     print(f"{options.kind}, {options.vocab_size} tokens, {options.megabytes:g} MB of {options.corpus or 'Python'}")
     print(f"{'':18}{'seconds':>9}{'ratio':>8}{'CPU s':>8}{'peak MB':>12}{'same tokens':>14}")
-    own = results["tokenizers' own"]
+    own = results["tokenizers"]
     for label, result in results.items():
         same = len(set(result["tokens"]) & set(own["tokens"])) / len(own["tokens"])
         peak = " + ".join(f"{size:.0f}" for size in result["peaks"] if size)

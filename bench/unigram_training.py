@@ -1,4 +1,4 @@
-"""Learning unigram pieces: ours against the trainers of the tokenizers library and of sentencepiece.
+"""Unigram training: bertsmith against the trainers of the tokenizers library and of sentencepiece.
 
     python bench/unigram_training.py [CORPUS] [--megabytes 20] [--vocab-size 8000]
 
@@ -32,11 +32,11 @@ from bertsmith.tokenizers.unigram.training import MAX_PIECE_LENGTH, train_unigra
 
 EncodedDocuments = list[tuple[str, float]]
 
-TRAINERS = ["ours", "tokenizers"] + ["sentencepiece"] * (importlib.util.find_spec("sentencepiece") is not None)
+TRAINERS = ["bertsmith", "tokenizers"] + ["sentencepiece"] * (importlib.util.find_spec("sentencepiece") is not None)
 
 
 def text_of(corpus: str, begin: float, end: float) -> str:
-    """The corpus from one number of megabytes to another."""
+    """The corpus between two offsets in megabytes."""
     if corpus:
         with Path(corpus).open("rb") as file:
             file.seek(int(begin * 1e6))
@@ -86,10 +86,10 @@ def by_sentencepiece(counts: dict[str, int], size: int) -> EncodedDocuments:
 
 
 def one_run(options: argparse.Namespace) -> None:
-    """In a process of its own: one trainer, timed, its pieces on standard output."""
+    """In a subprocess: one timed trainer, its pieces on standard output."""
     counts = words_of(text_of(options.corpus, 0, options.megabytes))
     begin, worked = time.perf_counter(), time.process_time()
-    if options.trainer == "ours":
+    if options.trainer == "bertsmith":
         pieces = train_unigram(counts, vocab_size=options.vocab_size)
     else:
         train = by_tokenizers if options.trainer == "tokenizers" else by_sentencepiece
@@ -100,7 +100,7 @@ def one_run(options: argparse.Namespace) -> None:
 
 
 def quality(pieces: EncodedDocuments, counts: dict[str, int]) -> tuple[float, float]:
-    """Tokens per word, and log-likelihood per character, of the best spellings."""
+    """Tokens per word, and log-likelihood per character, of the best segmentations."""
     total = math.log(sum(math.exp(score) for _, score in pieces))
     vocabulary = [("<unk>", -30.0), *((piece, score - total) for piece, score in pieces)]
     scores = [score for _, score in vocabulary]
@@ -115,12 +115,12 @@ def quality(pieces: EncodedDocuments, counts: dict[str, int]) -> tuple[float, fl
 
 
 def spelled(backend: Tokenizer, counts: dict[str, int]) -> Iterator[tuple[int, list[int]]]:
-    """How often each word occurs, and the ids of its best spelling."""
+    """Count and best segmentation of each word."""
     words = list(counts)
     for first in range(0, len(words), 10_000):
         some = words[first : first + 10_000]
-        for word, found in zip(some, backend.encode_batch_fast(some), strict=True):
-            yield counts[word], found.ids
+        for word, encoding in zip(some, backend.encode_batch_fast(some), strict=True):
+            yield counts[word], encoding.ids
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """`baseline`: transformers' BertForMaskedLM on the same text for the same minutes, in a plain loop.
 
-Compiled, bfloat16 autocast, fused AdamW, clipping, warm-up and then straight down to zero over the minutes. All blocks
-lie on the device, so that it never waits for text. Minutes are counted as ours are: not while it compiles (until the
-first step of a call is done), is judged or saved.
+Compiled, bfloat16 autocast, fused AdamW, gradient clipping, warm-up and then linear decay to zero over the minutes. All
+blocks are on the device, so that it never waits for data. Minutes are counted as in `pretraining`: not during
+compilation (up to the end of the first step of a call), evaluation and saving.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torch import Tensor
 
 from bench import needless_masks
 from bench.ten_minutes import results
-from bench.ten_minutes.blocks import RATE, Hider, Order, grouped
-from bench.ten_minutes.clock import Stopwatch, Turn
-from bench.ten_minutes.judging import OBJECTIVE, Verdict
-from bench.ten_minutes.pretraining import Judging, ended, speed
+from bench.ten_minutes.blocks import RATE, MaskingCollator, Order, grouped
+from bench.ten_minutes.clock import Stopwatch, TrainingLock
+from bench.ten_minutes.held_out import OBJECTIVE, HeldOutScores
+from bench.ten_minutes.pretraining import EvaluatorConfig, ended, speed
 from bertsmith.encoders import bert
 from bertsmith.encoders.transformer_encoder import HEAD_WIDTH, SIZES
 from bertsmith.errors import ConfigError, StoppedError
@@ -37,12 +37,12 @@ from bertsmith.training.signals import StopSignal
 from bertsmith.types import Batch
 
 STATE, SETTINGS = "state.pt", "settings.json"
-AHEAD = 2  # steps that may be under way on a GPU, as in ours
+AHEAD = 2  # steps in flight on the GPU, as in bertsmith's trainer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What can be chosen of it."""
+    """Hyperparameters of the baseline."""
 
     size: str = "medium"  # a published size, or LAYERSxWIDTH
     minutes: float = 10.0
@@ -62,17 +62,17 @@ class Settings:
             return SIZES[self.size]
         layers, cross, width = self.size.partition("x")
         if not (cross and layers.isdecimal() and width.isdecimal()):
-            raise ConfigError(f"--size {self.size} is none of {', '.join(SIZES)}, nor such as 8x512")
+            raise ConfigError(f"--size {self.size} is not one of {', '.join(SIZES)} or LAYERSxWIDTH such as 8x512")
         return int(layers), int(width)
 
     def factor(self, progress: float) -> float:
-        """What the schedule makes of the rate."""
+        """The factor of the learning rate at this progress."""
         return progress / self.warmup if progress < self.warmup else (1 - progress) / (1 - self.warmup)
 
 
 @dataclass
 class Progress:
-    """Where the run stands; goes into its checkpoint."""
+    """Progress of the run, saved in its checkpoint."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -87,38 +87,44 @@ def baseline(
     data: Path,
     output: Path,
     *,
-    judging: Judging,
+    evaluator_config: EvaluatorConfig,
     device: str = "auto",
-    turn: Turn | None = None,
+    lock: TrainingLock | None = None,
 ) -> dict[str, Any]:
-    """Trains in OUTPUT/NAME until the minutes are over; the result, also in result.json there."""
-    folder, wanted, opened = output / name, asdict(settings), PretrainData.open(data)
-    known = results.finished(folder, wanted, opened.fingerprints)
+    """Trains in OUTPUT/NAME for the minutes; returns the result, also written to result.json there."""
+    folder, expected, opened = output / name, asdict(settings), PretrainData.open(data)
+    known = results.finished(folder, expected, opened.fingerprints)
     if known is not None:
         return known
     before = results.read(folder / SETTINGS)
-    if before is not None and before != wanted:
+    if before is not None and before != expected:
         raise ConfigError(f"{folder} holds a run with other settings: choose another name")
-    results.write(folder / SETTINGS, wanted)
-    turn = turn or Turn()
-    with StopSignal() as stopper, closing(turn):
-        run = Run(settings, opened, folder, torch.device(choose_device(device)), judging)
-        run.go(stopper, turn)
+    results.write(folder / SETTINGS, expected)
+    lock = lock or TrainingLock()
+    with StopSignal() as stopper, closing(lock):
+        run = Run(settings, opened, folder, torch.device(choose_device(device)), evaluator_config)
+        run.train(stopper, lock)
         return run.finish(name)
 
 
 class Run:
-    """One run under way."""
+    """One training run."""
 
     def __init__(
-        self, settings: Settings, data: PretrainData, folder: Path, device: torch.device, judging: Judging
+        self,
+        settings: Settings,
+        data: PretrainData,
+        folder: Path,
+        device: torch.device,
+        evaluator_config: EvaluatorConfig,
     ) -> None:
-        self.settings, self.data, self.folder, self.device, self.judging = settings, data, folder, device, judging
-        self.watch, self.judge = Stopwatch(device), judging.judge(data)
+        self.settings, self.data, self.folder, self.device = settings, data, folder, device
+        self.evaluator_config = evaluator_config
+        self.watch, self.evaluator = Stopwatch(device), evaluator_config.build(data)
         torch.manual_seed(settings.seed)
         self.model = build(settings, data).to(device)
         self.optimizer = torch.optim.AdamW(
-            decayed(self.model, settings.weight_decay), lr=settings.rate, fused=device.type == "cuda"
+            parameter_groups(self.model, settings.weight_decay), lr=settings.rate, fused=device.type == "cuda"
         )
         self.progress = Progress()
         self._resume()
@@ -126,33 +132,33 @@ class Run:
         self.forward: Any = torch.compile(self.model) if self.compiles else self.model
         blocks = grouped(data.shards, data.tokenizer, settings.length)
         self.order, self.blocks = Order(len(blocks), settings.seed), torch.from_numpy(blocks).to(device)
-        self.hide = Hider(data.tokenizer, device)
+        self.collate = MaskingCollator(data.tokenizer, device)
         self._began, self._before = self.watch(), self.progress.seconds
 
     @property
     def elapsed(self) -> float:
-        """Seconds of learning, those of earlier calls included."""
+        """Seconds of training, earlier calls included."""
         return self._before + self.watch() - self._began
 
-    def go(self, stopper: StopSignal, turn: Turn) -> None:
-        """Steps until the minutes are over, or raises `Stopped` with everything saved."""
-        under_way: deque[torch.cuda.Event] = deque()
-        every, first = self.judging.every, True
+    def train(self, stopper: StopSignal, lock: TrainingLock) -> None:
+        """Trains until the minutes are over, or raises `StoppedError` after saving."""
+        in_flight: deque[torch.cuda.Event] = deque()
+        every, first = self.evaluator_config.every, True
         self.progress.calls += 1
         due = self._before // every * every + every
         if not self.compiles:
-            turn.take(lambda: stopper.requested)
+            lock.acquire(lambda: stopper.requested)
         self._began = self.watch()
         while (share := self.elapsed / (60 * self.settings.minutes)) < 1:
             if stopper.requested:
                 self._stop()
             self.step(share)
             if first and self.compiles:
-                self._begin_to_count(stopper, turn)
+                self._start_clock(stopper, lock)
             first = False
-            self._wait(under_way)
+            self._wait(in_flight)
             if self.elapsed >= due:
-                due = self._judged() // every * every + every
+                due = self._evaluate_now() // every * every + every
         self.watch.wait()
         self.progress.seconds = self.elapsed
 
@@ -162,9 +168,9 @@ class Run:
         self.model.train()
         ids = self.blocks[torch.from_numpy(self.order.take(done, settings.rows)).to(self.device)].long()
         torch.manual_seed(settings.seed * 1_000_003 + done)  # dropout
-        hidden, labels = self.hide(ids, settings.seed * 1_000_003 + done)
+        inputs, labels = self.collate(ids, settings.seed * 1_000_003 + done)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            loss = self.forward(input_ids=hidden, labels=labels).loss
+            loss = self.forward(input_ids=inputs, labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_grad_norm)
         for group in self.optimizer.param_groups:
@@ -173,19 +179,22 @@ class Run:
         self.optimizer.zero_grad()
         self.progress.steps += 1
 
-    def verdict(self) -> Verdict:
-        """What the judge thinks of it now."""
+    def scores(self) -> HeldOutScores:
+        """Held-out scores of the current weights."""
         self.model.eval()
-        return self.judge.hear(lambda batch: answers(self.model, batch), self.device)
+        return self.evaluator.score_logits(lambda batch: masked_logits(self.model, batch), self.device)
 
     def finish(self, name: str) -> dict[str, Any]:
-        """Writes the model and the result, and removes what going on would have needed."""
+        """Writes the model and the result and removes the checkpoint."""
         progress, settings = self.progress, self.settings
         final = self._point(progress.seconds)
         self.model.save_pretrained(self.folder / results.MODEL)
         self.data.tokenizer.save(self.folder / results.MODEL)
         half = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        about = {"flops_per_token": useful(settings, self.data), "peak_flops": measure_peak_flops(self.device, half)}
+        about = {
+            "flops_per_token": model_flops_per_token(settings, self.data),
+            "peak_flops": measure_peak_flops(self.device, half),
+        }
         tokens, compiled = self._tokens(), progress.compile_seconds
         result = {
             "name": name,
@@ -205,7 +214,11 @@ class Run:
             "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
             "final": final,
             "curve": ended(progress.curve, final),
-            "judge": {"fingerprint": self.judge.fingerprint, "pieces": self.judge.pieces, **asdict(self.judging)},
+            "judge": {
+                "fingerprint": self.evaluator.fingerprint,
+                "pieces": self.evaluator.pieces,
+                **asdict(self.evaluator_config),
+            },
             "fingerprints": self.data.fingerprints,
             "settings": asdict(settings),
         }
@@ -214,14 +227,14 @@ class Run:
             Disk().remove(self.folder / STATE)
         return result
 
-    def _begin_to_count(self, stopper: StopSignal, turn: Turn) -> None:
+    def _start_clock(self, stopper: StopSignal, lock: TrainingLock) -> None:
         self.watch.wait()
         self.progress.compile_seconds.append(self.watch() - self._began)
-        turn.take(lambda: stopper.requested)
+        lock.acquire(lambda: stopper.requested)
         self._began = self.watch()
 
-    def _judged(self) -> float:
-        """Adds a point to the curve; the seconds at which it stands."""
+    def _evaluate_now(self) -> float:
+        """Adds a point to the curve; returns its training seconds."""
         self.watch.wait()
         seconds = self.elapsed
         with self.watch.paused():
@@ -229,19 +242,19 @@ class Run:
         return seconds
 
     def _point(self, seconds: float) -> dict[str, float]:
-        place = {"seconds": seconds, "step": self.progress.steps, "tokens": self._tokens()}
-        return place | asdict(self.verdict())
+        point = {"seconds": seconds, "step": self.progress.steps, "tokens": self._tokens()}
+        return point | asdict(self.scores())
 
     def _tokens(self) -> int:
         return self.progress.steps * self.settings.rows * self.settings.length
 
-    def _wait(self, under_way: deque[torch.cuda.Event]) -> None:
-        """So that the host is not far ahead of the device and its clock tells the truth."""
+    def _wait(self, in_flight: deque[torch.cuda.Event]) -> None:
+        """Keeps the host within `AHEAD` steps of the device, so that host times are accurate."""
         if self.device.type == "cuda":
-            under_way.append(torch.cuda.Event())
-            under_way[-1].record()
-            if len(under_way) > AHEAD:
-                under_way.popleft().synchronize()
+            in_flight.append(torch.cuda.Event())
+            in_flight[-1].record()
+            if len(in_flight) > AHEAD:
+                in_flight.popleft().synchronize()
 
     def _stop(self) -> None:
         self.watch.wait()
@@ -266,7 +279,7 @@ class Run:
 
 
 def build(settings: Settings, data: PretrainData) -> Any:
-    """transformers' model with new weights and a table for this vocabulary, as long as ours."""
+    """transformers' model with random weights and bertsmith's padded vocabulary size."""
     import transformers
 
     transformers.logging.disable_progress_bar()
@@ -287,23 +300,23 @@ def build(settings: Settings, data: PretrainData) -> Any:
     return transformers.BertForMaskedLM(shape)
 
 
-def decayed(model: Any, decay: float) -> list[dict[str, Any]]:
-    """Its weights in two groups, as its trainer makes them: biases and norms do not decay."""
+def parameter_groups(model: Any, decay: float) -> list[dict[str, Any]]:
+    """Two parameter groups as in transformers' Trainer: no weight decay for biases and norms."""
     named = list(model.named_parameters())
-    spared = [weight for name, weight in named if "bias" in name or "LayerNorm" in name]
-    known = {id(weight) for weight in spared}
+    undecayed = [weight for name, weight in named if "bias" in name or "LayerNorm" in name]
+    known = {id(weight) for weight in undecayed}
     others = [weight for _, weight in named if id(weight) not in known]
-    return [{"params": others, "weight_decay": decay}, {"params": spared, "weight_decay": 0.0}]
+    return [{"params": others, "weight_decay": decay}, {"params": undecayed, "weight_decay": 0.0}]
 
 
-def answers(model: Any, batch: Batch) -> Tensor:
-    """Its logits at the places of a batch [R, V]."""
+def masked_logits(model: Any, batch: Batch) -> Tensor:
+    """Logits at the label positions of a batch [R, V]."""
     hidden = model.bert(input_ids=batch.input_ids, attention_mask=(batch.document_ids != 0).long()).last_hidden_state
     return model.cls(hidden.flatten(0, 1)[batch.indices[OBJECTIVE]])
 
 
-def useful(settings: Settings, data: PretrainData) -> float:
-    """FLOP for each token, counted as ours are for a model of the same shape."""
+def model_flops_per_token(settings: Settings, data: PretrainData) -> float:
+    """FLOPs per token, counted as for a bertsmith model of the same shape."""
     layers, width = settings.shape
     shape = {"layers": layers, "width": width, "heads": max(width // HEAD_WIDTH, 1)}
     with torch.device("meta"):

@@ -1,7 +1,7 @@
-"""`books`: a folder of books, one text file each, becomes one JSON Lines file with a book a line.
+"""`books`: converts a folder of books, one text file each, to one JSON Lines file with one book per line.
 
-A paragraph of a printed book is broken into lines and stands between empty ones, which elsewhere end a document: here
-its lines are joined, and a paragraph is a line of its document.
+Empty lines separate the paragraphs of a printed book, but end a document in other text files. Here the lines of a
+paragraph are joined, and each paragraph is one line of its document.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BLANK = re.compile(r"\n\s*\n")
 
 
 def write_books(folder: Path, output: Path) -> int:
-    """How many books there were; in the order of their names."""
+    """Writes the books in the order of their names; returns their number."""
     paths = sorted(folder.glob("*.txt"))
     if not paths:
         raise DataError(f"{folder} holds no .txt file")
@@ -32,11 +32,11 @@ def _lines(paths: list[Path]) -> Iterator[bytes]:
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            text = path.read_text(encoding="latin-1")  # what old ones are in
+            text = path.read_text(encoding="latin-1")  # older files
         yield (json.dumps({"text": joined(text)}, ensure_ascii=False) + "\n").encode()
 
 
 def joined(text: str) -> str:
-    """One paragraph a line."""
+    """One paragraph per line."""
     paragraphs = (" ".join(part.split()) for part in BLANK.split(text))
     return "\n".join(part for part in paragraphs if part)

@@ -1,4 +1,4 @@
-"""Clocks of the contest: one that stands still while nothing is learned, and one that ends a call in time."""
+"""Clocks of the benchmark: a stopwatch that pauses outside training steps, a training lock and a time limit."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from bertsmith.errors import StoppedError
 
 
 class Stopwatch:
-    """Seconds that go on, as `time.monotonic`, but for those in `paused`."""
+    """Seconds as in `time.monotonic`, excluding the time spent in `paused`."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._left_out = 0.0
-        self._still: float | None = None  # where it stands while it is paused
+        self._still: float | None = None  # the reading while paused
 
     def __call__(self) -> float:
         return time.monotonic() - self._left_out if self._still is None else self._still
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What happens within costs no time. The device first ends what it was given before: that does."""
+        """Stops the clock inside the block. Work already queued on the device is finished first and is counted."""
         self.wait()
         began = time.monotonic()
         self._still = began - self._left_out
@@ -43,31 +43,31 @@ class Stopwatch:
             self._still = None
 
     def wait(self) -> None:
-        """Returns when the device has nothing left to do."""
+        """Waits until the device has finished all queued work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
-class Turn:
-    """One of several runs learns at a time, while others compile: whoever has locked a file that all of them name."""
+class TrainingLock:
+    """File lock shared by several runs: one trains at a time while the others compile."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = path  # None: nobody else is there
+        self.path = path  # None: no other runs, never blocks
         self._file: IO[bytes] | None = None
 
-    def take(self, give_up: Callable[[], bool]) -> None:
-        """Returns when it is this run's turn, or when there is no more use in waiting."""
+    def acquire(self, cancelled: Callable[[], bool]) -> None:
+        """Blocks until this run holds the lock, or until `cancelled()` returns true."""
         if self.path is None or self._file is not None:
             return
         self._file = self.path.open("ab")
-        while not give_up():
+        while not cancelled():
             try:
                 return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 time.sleep(0.05)
 
     def close(self) -> None:
-        """It is somebody else's turn."""
+        """Releases the lock."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -75,9 +75,9 @@ class Turn:
 
 @contextmanager
 def stop_after(seconds: float) -> Iterator[None]:
-    """Sends this process SIGTERM after so many seconds, 0: never. A run that hears it saves and ends.
+    """Sends this process SIGTERM after `seconds` (0: never). A run that handles it saves and exits.
 
-    Where no run listens, the signal becomes `Stopped`.
+    Without a running trainer, the signal raises `StoppedError`.
     """
     if not seconds:
         yield

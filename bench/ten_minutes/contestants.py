@@ -1,4 +1,4 @@
-"""Who takes part: a name, the recipe that it begins with, and what is changed in it."""
+"""Contestants: a name, the recipe it starts from, and the settings changed in it."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ NEVER = 10**9  # steps
 
 @dataclass(frozen=True)
 class Contestant:
-    """A recipe and settings in place of its own; a later stage says after whom it comes."""
+    """A recipe with overrides; `after` names the contestant whose model a later stage starts from."""
 
     recipe: str
     changes: tuple[str, ...] = ()
     after: str = ""
-    share: float = 1.0  # of the minutes, in a contest of all
+    share: float = 1.0  # of the minutes, in `pipeline`
 
 
 TABLE = {
-    # the paper's recipe with its shares of warm-up and decay on the clock instead of a million steps; rows of 128
+    # the paper's recipe with warm-up and decay over the minutes instead of a million steps; sequences of 128
     "paper-base": Contestant("bert/base"),
     "paper-medium": Contestant("bert/medium"),
     "quick": Contestant("bert/quick", share=0.9),
     "quick-pairs": Contestant("bert/quick_pairs", after="quick", share=0.1),
 }
-# Who take part where nobody says who; the first one is tried fresh too.
-OURS = ("quick-pairs", "paper-base", "paper-medium")
-# How everybody is fine-tuned: [TASK:]SETTING=VALUE, where it is not as in BERT's paper.
+# Contestants of `pipeline`; the first one is also fine-tuned without pre-training.
+DEFAULT_CONTESTANTS = ("quick-pairs", "paper-base", "paper-medium")
+# Fine-tuning settings of all contestants, [TASK:]SETTING=VALUE, where they differ from BERT's paper.
 TUNING = {
     "english": (
         *("glue/sst-2:batch_size=64", "glue/sst-2:epochs=2", "glue/sst-2:learning_rate=1e-4"),
@@ -45,27 +45,27 @@ TUNING = {
         "korean/korsts:epochs=5",
     ),
 }
-# Small tasks, of which everybody's best of these rates counts: of five these were the best for `quick` without pairs.
-SMALL = ("glue/cola", "glue/mrpc", "glue/sts-b", "glue/rte", "korean/korsts")
-RATES = "1e-4,2e-4"
+# Small tasks use the better of these learning rates: of five, these were the best for `quick` without pairs.
+SMALL_TASKS = ("glue/cola", "glue/mrpc", "glue/sts-b", "glue/rte", "korean/korsts")
+SMALL_TASK_RATES = "1e-4,2e-4"
 
 
 def stages(name: str) -> list[str]:
-    """Who is trained for a contestant of the table, in order: those before it, and itself."""
+    """The training stages of a contestant of the table, in order, itself included."""
     after = TABLE[name].after
     return [*(stages(after) if after else ()), name]
 
 
 def before(name: str, *, recipe: str, after: str) -> str:
-    """Whom a contestant begins with: whoever is named, or who the table says unless a `recipe` is given."""
+    """The contestant whose model this one starts from: `after`, else the table's unless a `recipe` is given."""
     return after or ("" if recipe or name not in TABLE else TABLE[name].after)
 
 
 def recipe_of(name: str, *, recipe: str, changes: Sequence[str], minutes: float, seed: int) -> Recipe:
-    """What a contestant is trained by; a `recipe` that is given counts instead of the table's."""
+    """The recipe of a contestant; `recipe` takes precedence over the table's."""
     if not recipe and name not in TABLE:
         raise ConfigError(f"{name} is not a contestant: {', '.join(TABLE)}; any other name needs --recipe")
-    one = Contestant(recipe) if recipe else TABLE[name]
-    # the judge is called by the clock, and a run is saved when it stops or ends
-    ours = [f"minutes={minutes}", f"seed={seed}", "eval_every=1", f"save_every={NEVER}"]
-    return with_overrides(recipes.find(one.recipe), [*one.changes, *changes, *ours])
+    contestant = Contestant(recipe) if recipe else TABLE[name]
+    # evaluation follows the clock, and a run is saved when it stops or ends
+    fixed = [f"minutes={minutes}", f"seed={seed}", "eval_every=1", f"save_every={NEVER}"]
+    return with_overrides(recipes.find(contestant.recipe), [*contestant.changes, *changes, *fixed])

@@ -1,4 +1,4 @@
-"""Curves as a picture: lines over two axes, in plain SVG that needs nothing else."""
+"""Line plots as standalone SVG."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Lines = Mapping[str, Sequence[tuple[float, float]]]
 
 
 def draw(lines: Lines, *, across: str, up: str) -> str:
-    """One line for each name, with its points."""
+    """One line per name, with its points."""
     points = [point for line in lines.values() for point in line] or [(0.0, 0.0)]
     right = max(x for x, _ in points) or 1.0
     low, high = min(y for _, y in points), max(y for _, y in points)
@@ -30,7 +30,7 @@ def draw(lines: Lines, *, across: str, up: str) -> str:
 
 
 class _Scale:
-    """Numbers to places of the picture."""
+    """Maps values to pixel coordinates."""
 
     def __init__(self, right: float, low: float, high: float) -> None:
         self.right, self.low, self.high = right, low, high
@@ -44,9 +44,9 @@ class _Scale:
 
 def _curve(scale: _Scale, name: str, line: Sequence[tuple[float, float]], number: int) -> list[str]:
     colour = COLOURS[number % len(COLOURS)]
-    places = [(scale.x(x), scale.y(y)) for x, y in line]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in places]
+    pixels = [(scale.x(x), scale.y(y)) for x, y in line]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in pixels)
+    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in pixels]
     beside = WIDTH - RIGHT + 16
     height = TOP + 14 + 18 * number
     label = f'<text x="{beside + 22}" y="{height + 4}">{escape(name)}</text>'
@@ -55,24 +55,24 @@ def _curve(scale: _Scale, name: str, line: Sequence[tuple[float, float]], number
 
 
 def _axes(scale: _Scale, across: str, up: str) -> list[str]:
-    found = []
+    elements = []
     for value in _ticks(0, scale.right):
         x = scale.x(value)
-        found.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#e4e4e4"/>')
-        found.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{value:g}</text>')
+        elements.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#e4e4e4"/>')
+        elements.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{value:g}</text>')
     for value in _ticks(scale.low, scale.high):
         y = scale.y(value)
-        found.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e4e4e4"/>')
-        found.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
+        elements.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e4e4e4"/>')
+        elements.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
     middle, centre = (LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2
-    found.append(f'<text x="{middle}" y="{HEIGHT - 12}" text-anchor="middle">{escape(across)}</text>')
-    turned = f'transform="rotate(-90 16 {centre})"'
-    found.append(f'<text x="16" y="{centre}" text-anchor="middle" {turned}>{escape(up)}</text>')
-    return found
+    elements.append(f'<text x="{middle}" y="{HEIGHT - 12}" text-anchor="middle">{escape(across)}</text>')
+    rotation = f'transform="rotate(-90 16 {centre})"'
+    elements.append(f'<text x="16" y="{centre}" text-anchor="middle" {rotation}>{escape(up)}</text>')
+    return elements
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two."""
+    """Round numbers between two bounds."""
     if high <= low:
         return [low]
     rough = (high - low) / TICKS

@@ -1,7 +1,7 @@
-"""`pretrain`: one contestant of ours, for so many minutes of learning; what a judge thinks of it as they go by.
+"""`pretrain`: a bertsmith contestant, trained for a number of minutes and evaluated on held-out text as it trains.
 
-Minutes are those in which steps are taken. Not counted, but told: compiling (until the first step of each call is
-done), judging, saving. A call that is stopped goes on with the next one, minutes included.
+Minutes are minutes of training steps. Reported but not counted: compilation (up to the end of the first step of each
+call), evaluation, saving. A stopped call is resumed by the next one, minutes included.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.ten_minutes import results
-from bench.ten_minutes.clock import Stopwatch, Turn
-from bench.ten_minutes.judging import OBJECTIVE, Judge
+from bench.ten_minutes.clock import Stopwatch, TrainingLock
+from bench.ten_minutes.held_out import OBJECTIVE, HeldOutEvaluator
 from bertsmith import config
 from bertsmith.errors import ConfigError
 from bertsmith.reports.run_history import CHECKPOINTS
@@ -34,74 +34,75 @@ from bertsmith.training.signals import StopSignal
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
 
-JUDGED = "judged/"  # begins the names of the judge's numbers in the log of a run
+EVAL_PREFIX = "held_out/"  # of held-out metrics in the log of a run
 NEXT_SENTENCE = "next_sentence"
 CALLS = "calls.json"
 POINTS = 20  # of a curve
-FREQUENCIES = "unigram"  # the loss of who guesses words by how frequent they are
-LEFT = 1.5  # nats below the words' frequencies, where the second plateau is left
-STEADY = 20  # steps over which losses are averaged to tell when a plateau is left
-SPENT = ("minutes", "seconds", "steps", "tokens", "compile_seconds", "calls")  # what stages add up
+FREQUENCIES = "unigram"  # loss of predicting words by their frequency
+LEFT = 1.5  # nats below the unigram loss at which the second plateau is left
+STEADY = 20  # steps of the running mean that detects the end of a plateau
+SPENT = ("minutes", "seconds", "steps", "tokens", "compile_seconds", "calls")  # summed over stages
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judging:
-    """What contestants are judged by, and how often."""
+class EvaluatorConfig:
+    """Held-out rows and how often they are evaluated."""
 
-    every: float = 30.0  # seconds of learning
+    every: float = 30.0  # seconds of training
     rows: int = 2048
     length: int = 128
     seed: int = 0
-    data: str = ""  # shards whose held-out documents are taken; a contestant's own where empty
+    data: str = ""  # shards with the held-out documents; empty: the contestant's own
 
-    def judge(self, data: PretrainData) -> Judge:
-        """The judge for these data: the same for all who are trained on them."""
-        judging = PretrainData.open(Path(self.data)) if self.data else data
-        if judging.shards.fingerprint != data.shards.fingerprint:
+    def build(self, data: PretrainData) -> HeldOutEvaluator:
+        """The evaluator for these data, the same for all contestants trained on them."""
+        held_out = PretrainData.open(Path(self.data)) if self.data else data
+        if held_out.shards.fingerprint != data.shards.fingerprint:
             raise ConfigError(f"{self.data} and {data.folder} were prepared by different tokenizers")
-        return Judge.of(judging, length=self.length, rows=self.rows, seed=self.seed)
+        return HeldOutEvaluator.of(held_out, length=self.length, rows=self.rows, seed=self.seed)
 
 
 class TimedTrainer(Trainer):
-    """A trainer that tells how long it compiled and how much of its minutes is gone."""
+    """A trainer that records its compile time and its elapsed training time."""
 
     compile_seconds: float | None = None  # of the first step of this call
-    turn = Turn()
+    lock = TrainingLock()
 
     def __next__(self) -> Step:
         if self._warm:
             return super().__next__()
         if not self.forward_backward.compiles:
-            self._take_turn()
+            self._acquire_lock()
             return super().__next__()
         began = self._clock()
         step = super().__next__()
-        self.compile_seconds = self._began - began  # to the moment at which its minutes begin: none counts as both
-        self._take_turn()
+        # up to the start of the training clock, so that no second counts twice
+        self.compile_seconds = self._began - began
+        self._acquire_lock()
         return step
 
-    def _take_turn(self) -> None:
+    def _acquire_lock(self) -> None:
         assert isinstance(self._clock, Stopwatch)
         with self._clock.paused():
-            self.turn.take(lambda: self.stop_signal.requested)
+            self.lock.acquire(lambda: self.stop_signal.requested)
 
     @property
     def elapsed(self) -> float:
-        """Seconds of its minutes that are gone, those of earlier calls included."""
+        """Seconds of training so far, earlier calls included."""
         return self._elapsed()
 
 
 @dataclass(kw_only=True)
 class Contest(PretrainRun):
-    """A run that is judged by the clock."""
+    """A run evaluated at fixed intervals of training time."""
 
-    judge: Judge | None = None
+    evaluator: HeldOutEvaluator | None = None
     watch: Stopwatch | None = None
     every: float = 30.0
-    due: float = 0.0  # seconds at which the judge is asked again
+    due: float = 0.0  # training seconds of the next evaluation
 
     def evaluate(self) -> Evaluation | None:
-        """Called after every step; nothing where it is not yet time."""
+        """Called after every step; None before the next evaluation is due."""
         assert isinstance(self.trainer, TimedTrainer)
         assert self.watch is not None
         if not self.due:  # the first step of this call
@@ -115,27 +116,27 @@ class Contest(PretrainRun):
         self.due = seconds // self.every * self.every + self.every
         with self.watch.paused():
             numbers = self.numbers(seconds)
-        said = " · ".join(f"{name.removeprefix(JUDGED)} {value:.4g}" for name, value in numbers.items())
-        return Evaluation({f"{JUDGED}{name}": value for name, value in numbers.items()}, 0.0, said)
+        summary = " · ".join(f"{name.removeprefix(EVAL_PREFIX)} {value:.4g}" for name, value in numbers.items())
+        return Evaluation({f"{EVAL_PREFIX}{name}": value for name, value in numbers.items()}, 0.0, summary)
 
     def _note_call(self, seconds: float | None) -> None:
-        """A call that was killed before it could save is forgotten with the steps that it took."""
+        """Records this call; calls killed before they saved are dropped with their steps."""
         first = self.trainer.steps_done
         kept = [call for call in calls(self.folder) if call["step"] < first]
         results.write(self.folder / CALLS, {"calls": [*kept, {"step": first, "compile_seconds": seconds}]})
 
     def numbers(self, seconds: float) -> dict[str, float]:
         """One point of the curve."""
-        assert self.judge is not None
-        found = {"seconds": seconds, "step": self.trainer.steps_done, "tokens": self.trainer.tokens}
-        verdict = self.judge.hear_model(self.model, self.trainer.world.device)
-        found |= asdict(verdict) if verdict else {}
+        assert self.evaluator is not None
+        result = {"seconds": seconds, "step": self.trainer.steps_done, "tokens": self.trainer.tokens}
+        scores = self.evaluator.evaluate_model(self.model, self.trainer.world.device)
+        result |= asdict(scores) if scores else {}
         if NEXT_SENTENCE in self.config.objectives and self.held_out:
-            found[NEXT_SENTENCE] = self.trainer.evaluate(self.held_out).accuracies[NEXT_SENTENCE]
-        return found
+            result[NEXT_SENTENCE] = self.trainer.evaluate(self.held_out).accuracies[NEXT_SENTENCE]
+        return result
 
     def write_model(self, name: str, numbers: Mapping[str, float]) -> None:
-        """Only the last model counts; writing others would cost time."""
+        """Writes only the last model: writing others would cost time."""
         if name == results.MODEL:
             super().write_model(name, {})
 
@@ -146,16 +147,15 @@ def pretrain(
     data: Path,
     output: Path,
     *,
-    judging: Judging,
+    evaluator_config: EvaluatorConfig,
     device: str = "auto",
     quiet: bool = False,
-    turn: Turn | None = None,
+    lock: TrainingLock | None = None,
     after: str = "",
 ) -> dict[str, Any]:
-    """Trains a contestant in OUTPUT/NAME until its minutes are over; the result, also in result.json there.
+    """Trains a contestant in OUTPUT/NAME for its minutes; returns the result, also written to result.json there.
 
-    `after`: the contestant with whose last model it begins, as a second stage on longer rows does; what that one has
-    spent and seen counts for both.
+    `after`: the contestant whose last model initialises this one (a second stage); its minutes and tokens are added.
     """
     opened = PretrainData.open(data)
     recipe, folder = opened.with_vocabulary(recipe), output / name
@@ -182,20 +182,20 @@ def pretrain(
             data=opened,
             held_out=opened.held_out(recipe, world),
             measured=measured,
-            judge=judging.judge(opened),
+            evaluator=evaluator_config.build(opened),
             watch=watch,
-            every=judging.every,
+            every=evaluator_config.every,
         )
-        if turn is not None:
-            run.trainer.turn = turn
-            stack.callback(turn.close)
+        if lock is not None:
+            run.trainer.lock = lock
+            stack.callback(lock.close)
         with memory_advice(recipe.micro_batch_size or recipe.batch_size, "rows"):
             run_training(run, quiet=quiet)
             last = run.numbers(run.trainer.seconds)
         about = dict(run.facts)
-        if turn is not None:  # measured while others computed; this run is alone now
+        if lock is not None:  # first measured while other runs used the device; now this run is alone
             about["peak_flops"] = max(about["peak_flops"], run.peak_flops())
-        result = _told(name, run, about, last, judging)
+        result = _result(name, run, about, last, evaluator_config)
         results.write(folder / results.RESULT, result if earlier is None else joined(earlier, result))
         Disk().remove_folder(folder / CHECKPOINTS)
         return results.read(folder / results.RESULT) or result
@@ -204,18 +204,18 @@ def pretrain(
 def _trainer(
     recipe: Recipe, data: PretrainData, feeder: PretrainLoader, world: World, stopper: StopSignal, watch: Stopwatch
 ) -> TimedTrainer:
-    made = make_trainer(recipe, data, feeder, world, stopper, make=partial(TimedTrainer, clock=watch))
-    assert isinstance(made, TimedTrainer)
-    return made
+    trainer = make_trainer(recipe, data, feeder, world, stopper, make=partial(TimedTrainer, clock=watch))
+    assert isinstance(trainer, TimedTrainer)
+    return trainer
 
 
-def _told(
-    name: str, run: Contest, about: Mapping[str, Any], last: Mapping[str, Any], judging: Judging
+def _result(
+    name: str, run: Contest, about: Mapping[str, Any], last: Mapping[str, Any], evaluator_config: EvaluatorConfig
 ) -> dict[str, Any]:
-    assert run.judge is not None
+    assert run.evaluator is not None
     trainer, events = run.trainer, read_events(run.folder / EVENTS)
-    made = calls(run.folder)
-    compiled = [call["compile_seconds"] for call in made if call["compile_seconds"] is not None]
+    recorded = calls(run.folder)
+    compiled = [call["compile_seconds"] for call in recorded if call["compile_seconds"] is not None]
     return {
         "name": name,
         "code": "bertsmith",
@@ -227,37 +227,37 @@ def _told(
         "tokens": trainer.tokens,
         "text_tokens": run.data.shards.tokens,
         "compile_seconds": compiled,
-        "calls": len(made),
-        "off_plateau": off_plateau(events, {call["step"] for call in made}, about),
+        "calls": len(recorded),
+        "off_plateau": off_plateau(events, {call["step"] for call in recorded}, about),
         **speed(trainer.tokens, trainer.seconds, trainer.steps_done, len(compiled), about),
         **{fact: about[fact] for fact in ("parameters", "device", "flops_per_token", "peak_flops")},
         "final": dict(last),
         "curve": ended(curve(events), last),
-        "judge": {"fingerprint": run.judge.fingerprint, "pieces": run.judge.pieces, **asdict(judging)},
+        "judge": {"fingerprint": run.evaluator.fingerprint, "pieces": run.evaluator.pieces, **asdict(evaluator_config)},
         "fingerprints": run.data.fingerprints,
         "settings": config.to_dict(run.config),
     }
 
 
-def off_plateau(events: list[dict[str, Any]], unclocked: Container[int], about: Mapping[str, Any]) -> float | None:
-    """Seconds of learning until words are guessed `LEFT` nats better than by their frequencies; None: they never are.
+def off_plateau(events: list[dict[str, Any]], untimed: Container[int], about: Mapping[str, Any]) -> float | None:
+    """Seconds of training until the loss is `LEFT` nats below the unigram loss; None: never.
 
-    Runs stand still twice: at the words' frequencies, and for long about a nat below, where a text's words are known
+    Runs have two plateaus: at the unigram loss, and a long one about a nat below, where the words of a text are known
     but not their order. `unclocked`: the first step of each call, which compiles.
     """
     frequencies, recent, seconds = about.get(FREQUENCIES, {}).get(OBJECTIVE), deque[float](maxlen=STEADY), 0.0
     if frequencies is None:
         return None
     for event in last_of_each_step(events, "step"):
-        seconds += 0.0 if event["step"] in unclocked else event["seconds"]
-        recent.append(float(event[f"loss/{OBJECTIVE}"]))  # what is not finite is written as a word
+        seconds += 0.0 if event["step"] in untimed else event["seconds"]
+        recent.append(float(event[f"loss/{OBJECTIVE}"]))  # non-finite losses are logged as strings
         if len(recent) == STEADY and sum(recent) / STEADY < frequencies - LEFT:
             return seconds
     return None
 
 
 def joined(earlier: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of a stage with all that came before it; of the device's measured peaks the highest counts."""
+    """The result of a stage with the earlier stages added; the highest measured peak counts."""
     sums = {key: earlier[key] + result[key] for key in SPENT}
     before = {"seconds": earlier["seconds"], "step": earlier["steps"], "tokens": earlier["tokens"]}
     points = (*result["curve"], result["final"])
@@ -276,35 +276,35 @@ def joined(earlier: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, A
     return {**result, **sums, **rates, **curves, "off_plateau": left, "after": earlier["name"]}
 
 
-def speed(tokens: int, seconds: float, steps: int, unclocked: int, about: Mapping[str, Any]) -> dict[str, float]:
-    """Tokens a second and the share of the peak that they make, without the steps that the clock did not see."""
-    rate = tokens * (steps - unclocked) / max(steps, 1) / max(seconds, 1e-9)
+def speed(tokens: int, seconds: float, steps: int, untimed: int, about: Mapping[str, Any]) -> dict[str, float]:
+    """Tokens per second and MFU, without the steps that were not timed."""
+    rate = tokens * (steps - untimed) / max(steps, 1) / max(seconds, 1e-9)
     return {"tokens_per_second": rate, "share_of_peak": rate * about["flops_per_token"] / about["peak_flops"]}
 
 
 def calls(folder: Path) -> list[dict[str, Any]]:
-    """The first step of each call so far, and what compiling took in it; None where it did not compile."""
-    found: list[dict[str, Any]] = (results.read(folder / CALLS) or {"calls": []})["calls"]
-    return found
+    """The first step of each call so far and its compile time; None without compilation."""
+    result: list[dict[str, Any]] = (results.read(folder / CALLS) or {"calls": []})["calls"]
+    return result
 
 
 def ended(points: list[dict[str, Any]], last: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A curve with its end, which the judge may have seen already."""
+    """A curve with its last point, which may have been evaluated already."""
     return [*(point for point in points if point["step"] < last["step"]), dict(last)]
 
 
 def curve(events: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """The judge's numbers in the log of a run; a call that goes on from an earlier step makes later ones void."""
-    found: list[dict[str, float]] = []
+    """Held-out metrics in the log of a run; resuming from an earlier step discards later points."""
+    result: list[dict[str, float]] = []
     for event in events:
         if event["kind"] == "start":
-            found = [point for point in found if point["step"] <= event["step"]]
+            result = [point for point in result if point["step"] <= event["step"]]
         if event["kind"] == "evaluation":
-            named = ((key, value) for key, value in event.items() if key.startswith(JUDGED))
-            found.append({key.removeprefix(JUDGED): value for key, value in named})
-    return found
+            named = ((key, value) for key, value in event.items() if key.startswith(EVAL_PREFIX))
+            result.append({key.removeprefix(EVAL_PREFIX): value for key, value in named})
+    return result
 
 
-def with_defaults(judging: Judging, minutes: float) -> Judging:
-    """As many points of a curve as usual where nobody says how often."""
-    return judging if judging.every else replace(judging, every=60 * minutes / POINTS)
+def with_defaults(evaluator_config: EvaluatorConfig, minutes: float) -> EvaluatorConfig:
+    """The config with the default number of curve points where `every` is not set."""
+    return evaluator_config if evaluator_config.every else replace(evaluator_config, every=60 * minutes / POINTS)

@@ -1,7 +1,7 @@
-"""`proxies`: many short runs, each with one thing changed, and a table of what that gave.
+"""`proxies`: many short runs, each with one setting changed, and a table of their results.
 
-Several compile at the same time, one learns at a time: a GPU does not wait for a compiler. What is finished is not done
-again, so that a call that was cut short goes on with the same words.
+Several runs compile concurrently and one trains at a time, so that the GPU does not wait for compilation. Finished runs
+are skipped, so that the same call resumes an interrupted one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 
 from bench.ten_minutes import results
 from bench.ten_minutes.contestants import recipe_of
-from bench.ten_minutes.whole import repeated
+from bench.ten_minutes.pipeline import repeated
 from bertsmith.config import did_you_mean
 from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 from bertsmith.system.durable import Disk
 from bertsmith.training.signals import StopSignal
 
-TURN, PAGE = "turn", "proxies.md"
+LOCK_FILE, PAGE = "lock", "proxies.md"
 LOSS = "nats_per_byte"
-PATIENCE = 0.2  # seconds between two looks at who is through
+PATIENCE = 0.2  # seconds between polls
 
 
 @dataclass(frozen=True)
@@ -40,41 +40,41 @@ class Variant:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What is changed in the recipe."""
+        """All overrides of the recipe."""
         return (*self.common, *self.own)
 
 
 def variants(file: Path, only: Sequence[str] = ()) -> list[Variant]:
-    """What a file says, or of that what is named, in the file's order."""
+    """The variants of a file, all or those in `only`, in the file's order."""
     try:
-        told = tomllib.loads(file.read_text(encoding="utf-8"))
+        contents = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from None
-    known = told.get("variants", {})
+    known = contents.get("variants", {})
     if not known:
         raise ConfigError(f"{file} names no variants")
     for name in only:
         if name not in known:
             raise ConfigError(f"{file} has no variant {name}{did_you_mean(name, known)}")
-    found = []
-    for name, one in known.items():
+    chosen = []
+    for name, variant in known.items():
         if not only or name in only:
-            words = one.get("recipe", told.get("recipe", "")), told.get("set", []), one.get("set", [])
-            found.append(Variant(name, words[0], tuple(words[1]), tuple(words[2])))
+            words = variant.get("recipe", contents.get("recipe", "")), contents.get("set", []), variant.get("set", [])
+            chosen.append(Variant(name, words[0], tuple(words[1]), tuple(words[2])))
             try:
-                recipe_of(name, recipe=words[0], changes=found[-1].changes, minutes=1.0, seed=0)
+                recipe_of(name, recipe=words[0], changes=chosen[-1].changes, minutes=1.0, seed=0)
             except ConfigError as error:
                 raise ConfigError(f"{file}, {name}: {error}") from None
-    return found
+    return chosen
 
 
-def run_all(given: Sequence[Variant], output: Path, words: Sequence[str], *, together: int) -> None:
-    """Calls `pretrain` for each that has no result, `together` at a time; `words` are what all of them are told.
+def run_all(chosen: Sequence[Variant], output: Path, words: Sequence[str], *, together: int) -> None:
+    """Calls `pretrain` for each variant without a result, `together` at a time, with the common arguments `words`.
 
-    When this process is told to stop, those under way save and end.
+    When this process is stopped, running variants save and exit.
     """
     Disk().make_folder(output)
-    waiting = [one for one in given if not (output / one.name / results.RESULT).exists()]
+    waiting = [variant for variant in chosen if not (output / variant.name / results.RESULT).exists()]
     running: dict[str, subprocess.Popen[bytes]] = {}
     failed: list[str] = []
     with ExitStack() as stack:
@@ -84,52 +84,55 @@ def run_all(given: Sequence[Variant], output: Path, words: Sequence[str], *, tog
             if stopper.requested:
                 raise StoppedError("stopped; finished work is kept: run the same command again to resume")
             while waiting and len(running) < together:
-                one = waiting.pop(0)
-                log = stack.enter_context((output / f"{one.name}.log").open("ab"))
-                running[one.name] = subprocess.Popen(_words(one, output, words), stdout=log, stderr=subprocess.STDOUT)
+                variant = waiting.pop(0)
+                log = stack.enter_context((output / f"{variant.name}.log").open("ab"))
+                running[variant.name] = subprocess.Popen(
+                    _words(variant, output, words), stdout=log, stderr=subprocess.STDOUT
+                )
             for name, process in list(running.items()):
                 if process.poll() is not None:
                     del running[name]
-                    failed += [] if _tell(name, output, process.returncode) else [name]
+                    failed += [] if _report(name, output, process.returncode) else [name]
             time.sleep(PATIENCE)
     if failed:
         raise BertsmithError(f"no result of {', '.join(failed)}: see their .log in {output}")
 
 
 def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """Those that are under way save, and end."""
+    """Stops running variants, which save and exit."""
     for process in processes:
         process.terminate()
     for process in processes:
         process.wait()
 
 
-def _words(one: Variant, output: Path, words: Sequence[str]) -> list[str]:
-    changes = repeated("--set", one.changes)
-    head = [sys.executable, "-m", "bench.ten_minutes", "pretrain", one.name, "--recipe", one.recipe, *changes]
-    return [*head, "-o", str(output), "--turn", str(output / TURN), "--quiet", *words]
+def _words(variant: Variant, output: Path, words: Sequence[str]) -> list[str]:
+    changes = repeated("--set", variant.changes)
+    head = [sys.executable, "-m", "bench.ten_minutes", "pretrain", variant.name, "--recipe", variant.recipe, *changes]
+    return [*head, "-o", str(output), "--lock", str(output / LOCK_FILE), "--quiet", *words]
 
 
-def _tell(name: str, output: Path, status: int) -> bool:
-    """Says what became of one; whether it has a result."""
-    found = results.read(output / name / results.RESULT)
-    told = f"no result, exit status {status}" if found is None else f"{found['final'][LOSS]:.4f} nats per byte"
-    print(f"{name}: {told}", flush=True)
-    return found is not None
+def _report(name: str, output: Path, status: int) -> bool:
+    """Prints the outcome of a variant; returns whether it has a result."""
+    result = results.read(output / name / results.RESULT)
+    outcome = f"no result, exit status {status}" if result is None else f"{result['final'][LOSS]:.4f} nats per byte"
+    print(f"{name}: {outcome}", flush=True)
+    return result is not None
 
 
-def table(given: Sequence[Variant], output: Path) -> str:
-    """Who has a result, the best first, as Markdown; also in proxies.md."""
-    found = {one.name: results.read(output / one.name / results.RESULT) for one in given}
-    there = {name: run for name, run in found.items() if run is not None and LOSS in run["final"]}
-    if not there:
+def table(chosen: Sequence[Variant], output: Path) -> str:
+    """Markdown table of the variants with a result, best first; also written to proxies.md."""
+    runs = {variant.name: results.read(output / variant.name / results.RESULT) for variant in chosen}
+    finished = {name: run for name, run in runs.items() if run is not None and LOSS in run["final"]}
+    if not finished:
         raise ConfigError(f"{output} has no result yet")
-    first = there[next(one.name for one in given if one.name in there)]
-    heads = ["", "changed", "tokens", "tokens/s", "of peak", "nats/piece", "nats/byte", f"less than {first['name']}"]
+    first = finished[next(variant.name for variant in chosen if variant.name in finished)]
+    heads = ["", "changed", "tokens", "tokens/s", "MFU", "nats/piece", "nats/byte", f"less than {first['name']}"]
     heads += [f"{first['name']}'s end at", "off the plateau"]
-    changed = {one.name: _changed(one, given[0]) for one in given}
+    changed = {variant.name: _changed(variant, chosen[0]) for variant in chosen}
     rows = [
-        _row(run, first, changed[name]) for name, run in sorted(there.items(), key=lambda pair: pair[1]["final"][LOSS])
+        _row(run, first, changed[name])
+        for name, run in sorted(finished.items(), key=lambda pair: pair[1]["final"][LOSS])
     ]
     lines = [heads, ["---", "---", *["---:"] * (len(heads) - 2)], *rows]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
@@ -137,9 +140,9 @@ def table(given: Sequence[Variant], output: Path) -> str:
     return text
 
 
-def _changed(one: Variant, first: Variant) -> str:
-    recipe = [one.recipe] if one.recipe != first.recipe else []
-    return ", ".join([*recipe, *one.own]) or "–"
+def _changed(variant: Variant, first: Variant) -> str:
+    recipe = [variant.recipe] if variant.recipe != first.recipe else []
+    return ", ".join([*recipe, *variant.own]) or "–"
 
 
 def _row(run: Mapping[str, Any], first: Mapping[str, Any], changed: str) -> list[str]:
@@ -159,5 +162,5 @@ def _row(run: Mapping[str, Any], first: Mapping[str, Any], changed: str) -> list
     ]
 
 
-def _seconds(found: float | None) -> str:
-    return "–" if found is None else f"{found:.1f} s"
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} s"

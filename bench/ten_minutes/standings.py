@@ -1,4 +1,4 @@
-"""Who is ahead of whom: on which tasks, and after how many seconds of learning."""
+"""Comparison of contestants: by task scores, and by training seconds to reach another's final loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from bertsmith.metrics.confidence import summarize_seeds
 
 LOSS = "nats_per_byte"
-# Scores that stand beside the one that decides, as benchmarks tell them.
+# Metrics reported for tasks with several, as in the benchmarks.
 MEASURES = {
     "glue/mrpc": ("f1", "accuracy"),
     "glue/sts-b": ("pearson", "spearman"),
@@ -38,65 +38,75 @@ Scores = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 def overtakings(runs: Runs) -> list[dict[str, Any]]:
-    """Who was first judged as good as another in the end, and after how many seconds; None: never.
+    """Training seconds after which a run first reached the final loss of another; None: never.
 
-    Only those that one judge has judged, and no stage against the one that it follows.
+    Only runs with the same held-out rows are compared, and no stage with the stage before it.
     """
-    found = []
+    rows = []
     for name, run in runs.items():
-        for other, theirs in runs.items():
-            goal = theirs["final"].get(LOSS)
+        for other, reference in runs.items():
+            goal = reference["final"].get(LOSS)
             if other == name or goal is None or LOSS not in run["final"]:
                 continue
-            if _judge(run) != _judge(theirs) or name == theirs.get("after") or other == run.get("after"):
+            if (
+                _held_out_fingerprint(run) != _held_out_fingerprint(reference)
+                or name == reference.get("after")
+                or other == run.get("after")
+            ):
                 continue
             reached = next((point["seconds"] for point in run["curve"] if point.get(LOSS, goal + 1) <= goal), None)
-            share = None if reached is None else reached / max(theirs["seconds"], 1e-9)
-            found.append({"who": name, "whom": other, "loss": goal, "seconds": reached, "share": share})
-    return found
+            share = None if reached is None else reached / max(reference["seconds"], 1e-9)
+            rows.append({"who": name, "whom": other, "loss": goal, "seconds": reached, "share": share})
+    return rows
 
 
-def _judge(run: Mapping[str, Any]) -> Any:
+def _held_out_fingerprint(run: Mapping[str, Any]) -> Any:
     return run.get("judge", {}).get("fingerprint")
 
 
 def standings(runs: Runs, scores: Scores, tasks: Sequence[str]) -> list[dict[str, Any]]:
-    """On which tasks each run of ours is ahead of others, and on which it is not: by the mean of what decides.
+    """Tasks on which each bertsmith run is ahead of others and on which it is behind, by the mean of the main metric.
 
-    Others are those without pre-training, transformers', what is published, and ours that are ahead on no more tasks.
+    Others are models without pre-training, transformers' baseline, published scores, and bertsmith runs that are ahead
+    on fewer tasks.
     """
-    ours = [name for name, run in runs.items() if run["code"] == "bertsmith"]
+    bertsmith_runs = [name for name, run in runs.items() if run["code"] == "bertsmith"]
     known: dict[str, Mapping[str, tuple[float, ...]]] = {
         name: {task: _means(task, scores[name, task]) for task in tasks if (name, task) in scores}
         for name in dict.fromkeys(name for name, _ in scores)
     }
     known.update(PUBLISHED)
-    found: list[dict[str, Any]] = []
-    for who in ours:
-        for whom, theirs in known.items():
-            if whom == who:
+    rows: list[dict[str, Any]] = []
+    for name in bertsmith_runs:
+        for other, reference in known.items():
+            if other == name:
                 continue
-            common = [task for task in tasks if task in theirs and (who, task) in scores]
+            common = [task for task in tasks if task in reference and (name, task) in scores]
             ahead, behind = [], []
             for task in common:
-                score = summarize_seeds(scores[who, task]["scores"][scores[who, task]["main"]])
-                other = theirs[task][measures(task, scores[who, task]).index(scores[who, task]["main"])]
-                if 100 * score.mean > other:
+                score = summarize_seeds(scores[name, task]["scores"][scores[name, task]["main"]])
+                reference_score = reference[task][measures(task, scores[name, task]).index(scores[name, task]["main"])]
+                if 100 * score.mean > reference_score:
                     ahead.append(task)
                 else:
                     behind.append(
-                        {"task": task, "mine": 100 * score.mean, "deviation": score.deviation, "theirs": other}
+                        {
+                            "task": task,
+                            "mine": 100 * score.mean,
+                            "deviation": score.deviation,
+                            "theirs": reference_score,
+                        }
                     )
             if common:
-                found.append({"who": who, "whom": whom, "ahead": ahead, "behind": behind})
-    wins = {(one["who"], one["whom"]): len(one["ahead"]) for one in found}
-    return [one for one in found if len(one["ahead"]) >= wins.get((one["whom"], one["who"]), 0)]
+                rows.append({"who": name, "whom": other, "ahead": ahead, "behind": behind})
+    wins = {(one["who"], one["whom"]): len(one["ahead"]) for one in rows}
+    return [one for one in rows if len(one["ahead"]) >= wins.get((one["whom"], one["who"]), 0)]
 
 
-def measures(task: str, found: Mapping[str, Any]) -> tuple[str, ...]:
-    """The scores of a task that are told."""
-    return MEASURES.get(task, (found["main"],))
+def measures(task: str, result: Mapping[str, Any]) -> tuple[str, ...]:
+    """The reported metrics of a task."""
+    return MEASURES.get(task, (result["main"],))
 
 
-def _means(task: str, found: Mapping[str, Any]) -> tuple[float, ...]:
-    return tuple(100 * summarize_seeds(found["scores"][measure]).mean for measure in measures(task, found))
+def _means(task: str, result: Mapping[str, Any]) -> tuple[float, ...]:
+    return tuple(100 * summarize_seeds(result["scores"][measure]).mean for measure in measures(task, result))

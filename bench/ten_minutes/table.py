@@ -1,4 +1,4 @@
-"""`table`: all results in one table, who was as good as whom and when, and a picture of the curves."""
+"""`table`: all results in one table, comparisons between contestants, and a plot of the curves."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ ABSENT = "–"
 
 
 def table(folders: Sequence[Path], output: Path, only: Sequence[str] = ()) -> dict[str, Any]:
-    """Merges what the folders hold, of all contestants or only some, and writes table.md, curves.svg, table.json."""
+    """Merges the results of all or some contestants and writes table.md, curves.svg and table.json."""
     runs = {name: run for name, run in results.contestants(folders).items() if name in only or not only}
     scores = {key: found for key, found in results.task_scores(folders).items() if key[0] in only or not only}
     tasks = [task for task in TITLES if any(found == task for _, found in scores)]
     tasks += sorted({task for _, task in scores} - set(tasks))
     overtaking, standing = overtakings(runs), standings(runs, scores, tasks)
-    parts = (_results(runs, scores, tasks), _standing(standing), _told(overtaking), _footing(runs))
+    parts = (_results(runs, scores, tasks), _standing(standing), _overtaking_lines(overtaking), _footnotes(runs))
     text = "\n\n".join(part for part in parts if part)
     Disk().make_folder(output)
     Disk().write_file(output / PAGE, [(text + "\n").encode()])
     lines = {
         name: [(point["seconds"], point[LOSS]) for point in run["curve"] if LOSS in point] for name, run in runs.items()
     }
-    picture = draw(lines, across="seconds of learning", up="held-out nats per byte")
+    picture = draw(lines, across="training seconds", up="held-out nats per byte")
     Disk().write_file(output / PICTURE, [picture.encode()])
     found = {"contestants": list(runs), "tasks": tasks, "standing": standing, "overtaking": overtaking, "text": text}
     results.write(output / DATA, found)
@@ -51,19 +51,19 @@ def table(folders: Sequence[Path], output: Path, only: Sequence[str] = ()) -> di
 
 
 def _results(runs: Runs, scores: Scores, tasks: Sequence[str]) -> str:
-    heads = ["", "minutes", "tokens seen", "tokens/s", "of peak", "nats/piece", "nats/byte", "NSP"]
+    heads = ["", "minutes", "tokens seen", "tokens/s", "MFU", "nats/piece", "nats/byte", "NSP"]
     heads += [TITLES.get(task, task) for task in tasks]
     names = list(dict.fromkeys([*runs, *(name for name, _ in scores)]))
     names.sort(key=lambda name: not name.endswith(FRESH))
-    rows = [[_called(name, runs), *_facts(runs.get(name)), *_cells(name, scores, tasks)] for name in names]
+    rows = [[_title(name, runs), *_facts(runs.get(name)), *_cells(name, scores, tasks)] for name in names]
     for name, known in PUBLISHED.items():
         if known.keys() & set(tasks):
-            told = [" / ".join(f"{score:.1f}" for score in known.get(task, ())) or ABSENT for task in tasks]
-            rows.append([name, *[ABSENT] * 7, *told])
+            cells = [" / ".join(f"{score:.1f}" for score in known.get(task, ())) or ABSENT for task in tasks]
+            rows.append([name, *[ABSENT] * 7, *cells])
     return "\n".join([_line(heads), _line(["---", *["---:"] * (len(heads) - 1)]), *map(_line, rows)])
 
 
-def _called(name: str, runs: Runs) -> str:
+def _title(name: str, runs: Runs) -> str:
     if name.endswith(FRESH):
         return f"no pre-training ({name.removesuffix(FRESH)})"
     return f"{name} ({runs[name]['recipe']})" if name in runs else name
@@ -88,7 +88,7 @@ def _cells(name: str, scores: Scores, tasks: Sequence[str]) -> list[str]:
 
 
 def _cell(task: str, found: Mapping[str, Any]) -> str:
-    """Mean ± deviation in hundredths, of each measure; how many seeds where they are few."""
+    """Mean ± deviation of each metric in percent, with the number of seeds if below 3."""
     parts = []
     for measure in measures(task, found):
         score = summarize_seeds(found["scores"][measure])
@@ -110,11 +110,11 @@ def _standing(standing: Sequence[Mapping[str, Any]]) -> str:
                 f"{TITLES.get(lost['task'], lost['task'])} ({lost['mine']:.1f}{spread}, {lost['theirs']:.1f})"
             )
         but = f", not on {', '.join(behind)}" if behind else ""
-        lines.append(f"- {one['who']} is ahead of {_called(one['whom'], {})} on {ahead}{but}")
+        lines.append(f"- {one['who']} is ahead of {_title(one['whom'], {})} on {ahead}{but}")
     return "\n".join(lines)
 
 
-def _told(overtaking: Sequence[Mapping[str, Any]]) -> str:
+def _overtaking_lines(overtaking: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for one in overtaking:
         goal = f"{one['whom']}'s final {one['loss']:.4f} nats per byte"
@@ -122,12 +122,12 @@ def _told(overtaking: Sequence[Mapping[str, Any]]) -> str:
             lines.append(f"- {one['who']} did not reach {goal}")
         else:
             at = f"at {one['seconds']:.1f} s, {one['share']:.0%} of its time"
-            lines.append(f"- {one['who']} was first judged at or below {goal} {at}")
+            lines.append(f"- {one['who']} first reached {goal} {at}")
     return "\n".join(lines)
 
 
-def _footing(runs: Runs) -> str:
-    """On what everybody stood: device, seeds, fingerprints, compiling."""
+def _footnotes(runs: Runs) -> str:
+    """Device, seeds, fingerprints and compile times of all runs."""
     lines = []
     for name, run in runs.items():
         compiled = " + ".join(f"{seconds:.0f}" for seconds in run["compile_seconds"]) or "0"
@@ -135,9 +135,9 @@ def _footing(runs: Runs) -> str:
         lines.append(
             f"- {name}: {run['device']}, {run['code']}, {run['parameters'] / 1e6:.1f} M parameters, "
             f"seed {run['seed']}, {run['steps']:,} steps, "
-            f"the text {run['tokens'] / run['text_tokens']:.1f} times, "
-            f"compiling {compiled} s in {run['calls']} call{'s' if run['calls'] > 1 else ''} (not counted), "
-            f"{prints}, judge {run['judge']['fingerprint']}"
+            f"{run['tokens'] / run['text_tokens']:.1f} epochs, "
+            f"{compiled} s compilation in {run['calls']} call{'s' if run['calls'] > 1 else ''} (not counted), "
+            f"{prints}, held-out set {run['judge']['fingerprint']}"
         )
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""`text`: a corpus becomes a tokenizer and shards with held-out documents."""
+"""`text`: trains a tokenizer and writes shards with held-out documents."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bertsmith.data import prepare
 from bertsmith.data.shards import Shards
 
 TOKENIZER, SHARDS, FACTS = "tokenizer", "shards", "text.json"
-PART = 60 * 2**20  # bytes of files that travel together
+PART = 60 * 2**20  # bytes of files transferred together
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """How text is made ready."""
+    """Settings of the preparation."""
 
-    tokenizer: Path | None = None  # one is trained where none is given
+    tokenizer: Path | None = None  # None: train one
     kind: str = "wordpiece"
     vocab_size: int = 30_522
     cased: bool = False
@@ -29,22 +29,22 @@ class Preparation:
     workers: int | None = None
 
 
-def prepare_text(paths: Sequence[Path], output: Path, how: Preparation, *, quiet: bool) -> dict[str, Any]:
-    """Writes OUTPUT/tokenizer and OUTPUT/shards, each unless it is there, and says what they are."""
-    tokenizer, shards = how.tokenizer or output / TOKENIZER, output / SHARDS
-    if how.tokenizer is None and not tokenizer.exists():
-        changes = ["lowercase=false"] if how.cased else []
-        settings = config.override(config.find_kind("bertsmith.tokenizers", how.kind).Config(), changes)
-        size = {"vocab_size": how.vocab_size, "workers": how.workers}
+def prepare_text(paths: Sequence[Path], output: Path, preparation: Preparation, *, quiet: bool) -> dict[str, Any]:
+    """Writes OUTPUT/tokenizer and OUTPUT/shards where missing; returns their facts."""
+    tokenizer, shards = preparation.tokenizer or output / TOKENIZER, output / SHARDS
+    if preparation.tokenizer is None and not tokenizer.exists():
+        changes = ["lowercase=false"] if preparation.cased else []
+        settings = config.override(config.find_kind("bertsmith.tokenizers", preparation.kind).Config(), changes)
+        size = {"vocab_size": preparation.vocab_size, "workers": preparation.workers}
         prepare.train_tokenizer(paths, tokenizer, settings=settings, quiet=quiet, **size)
     if not (shards / "index.json").exists():
         prepare.prepare(
             paths,
             shards,
             tokenizer=tokenizer,
-            held_out=how.held_out,
-            shard_tokens=how.shard_tokens,
-            workers=how.workers,
+            held_out=preparation.held_out,
+            shard_tokens=preparation.shard_tokens,
+            workers=preparation.workers,
             quiet=quiet,
         )
     train, held_out = Shards.open(shards), Shards.open(shards, "held-out")
@@ -64,13 +64,13 @@ def prepare_text(paths: Sequence[Path], output: Path, how: Preparation, *, quiet
 
 
 def parts(folder: Path) -> list[list[str]]:
-    """The files of a shard set in groups that travel together, none of them over `PART` bytes if it can be."""
-    found: list[list[str]] = [[]]
+    """The files of a shard set in groups of at most `PART` bytes where possible."""
+    groups: list[list[str]] = [[]]
     size = 0
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         size += path.stat().st_size
-        if size > PART and found[-1]:
-            found.append([])
+        if size > PART and groups[-1]:
+            groups.append([])
             size = path.stat().st_size
-        found[-1].append(str(path.relative_to(folder)))
-    return found
+        groups[-1].append(str(path.relative_to(folder)))
+    return groups

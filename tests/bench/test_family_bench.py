@@ -44,7 +44,7 @@ def bench_on_the_path() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+def fixed_peak_flops(monkeypatch: pytest.MonkeyPatch) -> None:
     import family_gpu
 
     for module, name in (
@@ -73,67 +73,67 @@ def settings(*changes: str) -> list[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_peer_is_the_same_model(family: str, shards: Path) -> None:
+def test_the_peer_has_the_same_parameters(family: str, shards: Path) -> None:
     import family_gpu
 
     data, options = PretrainData.open(shards), argparse.Namespace(tokens=128, set=SHAPE)
     recipe = family_gpu.recipe_of(f"{family}/tiny/32", data, options)
     torch.manual_seed(0)
-    peer, given = family_gpu.MODELS[family](recipe), family_gpu.random_batch(recipe, data.tokenizer.mask_id)
+    peer, inputs = family_gpu.MODELS[family](recipe), family_gpu.random_batch(recipe, data.tokenizer.mask_id)
     count = sum(weight.numel() for weight in peer.parameters())
     assert count == sum(weight.numel() for weight in build_model(recipe, data.tokenizer).parameters())
-    peer(**given).backward()
+    peer(**inputs).backward()
     assert all(weight.grad is not None for weight in peer.parameters())
 
 
-def test_what_electra_guesses_is_judged_by_what_stood_there(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_electra_labels_compare_samples_with_the_original_tokens(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import family_gpu
 
     data, options = PretrainData.open(shards), argparse.Namespace(tokens=128, set=SHAPE)
     recipe = family_gpu.recipe_of("electra/tiny/32", data, options)
     torch.manual_seed(0)
-    peer, given = family_gpu.electra(recipe), family_gpu.random_batch(recipe, data.tokenizer.mask_id)
-    asked, seen = given["labels"] != -100, dict[str, torch.Tensor]()
-    judge = peer.discriminator.forward
+    peer, inputs = family_gpu.electra(recipe), family_gpu.random_batch(recipe, data.tokenizer.mask_id)
+    masked, calls = inputs["labels"] != -100, dict[str, torch.Tensor]()
+    evaluator = peer.discriminator.forward
 
-    def watched(**words: Any) -> Any:
-        seen.update(words)
-        return judge(**words)
+    def watched(**arguments: Any) -> Any:
+        calls.update(arguments)
+        return evaluator(**arguments)
 
     monkeypatch.setattr(peer.discriminator, "forward", watched)
-    favourite = int(given["labels"][asked][0])
+    favourite = int(inputs["labels"][masked][0])
     with torch.no_grad():
         peer.generator.generator_lm_head.bias[favourite] = 1e4  # is always guessed
-    peer(**given)
-    assert (seen["input_ids"][asked] == favourite).all()
-    assert torch.equal(seen["input_ids"][~asked], given["input_ids"][~asked])
-    assert not seen["labels"][~asked].any()
-    assert torch.equal(seen["labels"][asked], (given["labels"][asked] != favourite).long())
-    assert not seen["labels"].all()
-    assert seen["labels"].any()
+    peer(**inputs)
+    assert (calls["input_ids"][masked] == favourite).all()
+    assert torch.equal(calls["input_ids"][~masked], inputs["input_ids"][~masked])
+    assert not calls["labels"][~masked].any()
+    assert torch.equal(calls["labels"][masked], (inputs["labels"][masked] != favourite).long())
+    assert not calls["labels"].all()
+    assert calls["labels"].any()
 
 
-def test_one_line_for_everybody(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line_per_candidate(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import family_gpu
 
-    words = ["--peers", "eager", "--device", "cpu", "--tokens", "64", "--steps", "1", "--rounds", "2"]
+    arguments = ["--peers", "eager", "--device", "cpu", "--tokens", "64", "--steps", "1", "--rounds", "2"]
     cases = [f"{family}/tiny/32" for family in FAMILIES]
-    found = family_gpu.main([str(shards), "--cases", *cases, *words, *settings(*SHAPE)])
+    masks = family_gpu.main([str(shards), "--cases", *cases, *arguments, *settings(*SHAPE)])
     lines = capsys.readouterr().out.splitlines()[2:]
     assert [line.split()[0] for line in lines] == [case for case in cases for _ in range(2)]
     for case, line in zip(cases, lines[1::2], strict=True):
-        ratio = found[case]["bertsmith"] / found[case]["transformers eager"]
+        ratio = masks[case]["bertsmith"] / masks[case]["transformers eager"]
         assert float(line.split()[-1]) == pytest.approx(ratio, abs=0.006)
 
 
-def study(*words: object) -> int:
+def study(*arguments: object) -> int:
     import family_study
 
-    return int(family_study.main([str(word) for word in words]))
+    return int(family_study.main([str(word) for word in arguments]))
 
 
 @pytest.mark.slow
-def test_the_study_end_to_end(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_family_study_runs_end_to_end(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, names = tmp_path / "out", ["bert", "roberta", "albert", "electra"]
     how = ["--data", shards, "-o", out, "--minutes", 0.012, "--device", "cpu", "--quiet", *settings(*SHAPE, *ROWS)]
     tasks = ["-t", "glue/mrpc", "--data", mrpc(tmp_path / "glue", 32), "-o", out, "--seeds", 2, "--device", "cpu"]
@@ -158,17 +158,17 @@ def test_the_study_end_to_end(shards: Path, tmp_path: Path, capsys: pytest.Captu
     assert sum("finished" in line for line in lines) == 4
 
 
-def test_a_run_waits_for_its_turn_before_its_minutes_begin(tmp_path: Path) -> None:
-    from family_study import patient
+def test_a_run_waits_for_the_lock_before_its_clock_starts(tmp_path: Path) -> None:
+    from family_study import locking_trainer
 
-    file = tmp_path / "turn"
+    file = tmp_path / "lock"
     with file.open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         for _ in range(2):  # one run after the other, in the same process
             began = time.monotonic()
             threading.Timer(0.3, fcntl.flock, (other, fcntl.LOCK_UN)).start()
-            with patient(file) as made:
-                run = object.__new__(made)
+            with locking_trainer(file) as trainer_class:
+                run = object.__new__(trainer_class)
                 run.passes, run.world = SimpleNamespace(compiles=True), SimpleNamespace(device=torch.device("cpu"))
                 run.stop_signal, run._warm, run._clock = SimpleNamespace(requested=False), False, time.monotonic
                 run._warm_up()
@@ -177,14 +177,26 @@ def test_a_run_waits_for_its_turn_before_its_minutes_begin(tmp_path: Path) -> No
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
             assert run._began - began >= 0.3
             assert run._warm
-    with patient(None) as made:
-        assert made is Trainer
+    with locking_trainer(None) as trainer_class:
+        assert trainer_class is Trainer
 
 
 @pytest.mark.slow
-def test_minutes_go_on(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["pretrain", "albert", "--data", shards, "-o", tmp_path, "--minutes", 0.03, "--device", "cpu", "--quiet"]
-    words += settings(*SHAPE, *ROWS)
+def test_minutes_continue_after_a_resume(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [
+        "pretrain",
+        "albert",
+        "--data",
+        shards,
+        "-o",
+        tmp_path,
+        "--minutes",
+        0.03,
+        "--device",
+        "cpu",
+        "--quiet",
+    ]
+    arguments += settings(*SHAPE, *ROWS)
     original = Trainer.__next__
 
     def stopping(trainer: Trainer) -> Step:
@@ -194,16 +206,16 @@ def test_minutes_go_on(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "__next__", stopping)
-        assert study(*words) == 75
+        assert study(*arguments) == 75
     assert study("table", "-o", tmp_path) == 0
     assert "albert/small, stopped" in capsys.readouterr().out
-    assert study(*words) == 0
+    assert study(*arguments) == 0
     assert study("table", "-o", tmp_path) == 0
     assert "albert/small, finished, 0.03 of 0.03 minutes" in capsys.readouterr().out
 
 
 def masks_of_a_compiled_peer() -> list[object]:
-    """What its attention is handed as a mask, as the compiler sees it."""
+    """The attention masks in the graph of the compiled peer."""
     import transformers
 
     torch.compiler.reset()
@@ -211,24 +223,26 @@ def masks_of_a_compiled_peer() -> list[object]:
         vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
     )
     shape._attn_implementation = "sdpa"
-    found: list[object] = []
+    masks: list[object] = []
 
-    def look(graph: Any, examples: object) -> Any:
+    def record(graph: Any, examples: object) -> Any:
         for node in graph.graph.nodes:
             if "scaled_dot_product_attention" in str(node.target):
-                found.append(node.kwargs["attn_mask"])
+                masks.append(node.kwargs["attn_mask"])
         return graph.forward
 
-    torch.compile(transformers.BertModel(shape), backend=look)(input_ids=torch.arange(10).view(2, 5))
+    torch.compile(transformers.BertModel(shape), backend=record)(input_ids=torch.arange(10).view(2, 5))
     torch.compiler.reset()
-    return found
+    return masks
 
 
 def test_a_compiled_peer_attends_without_a_mask_where_none_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     import needless_masks
     from transformers import masking_utils
 
-    monkeypatch.setattr(masking_utils, needless_masks.CHECK, lambda *given, **named: False)  # as 5.17 when it is traced
+    monkeypatch.setattr(
+        masking_utils, needless_masks.CHECK, lambda *inputs, **named: False
+    )  # as 5.17 when it is traced
     assert len(masks_of_a_compiled_peer()) == 2
     assert None not in masks_of_a_compiled_peer()
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""How `bench/loss_curves.py` judges, on made-up curves and on files of them."""
+"""Comparisons of `bench/loss_curves.py` on synthetic curves and on files of curves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertsmith.nn import attention
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, STRETCH, NOISE = 400, 20, 0.02  # NOISE: by which seeds lie apart
-MADE = {"recipe": {"name": "made up"}, "data": {"data": "none"}, "passes": {}}
+PROVENANCE = {"recipe": {"name": "made up"}, "data": {"data": "none"}, "passes": {}}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,71 +31,71 @@ def bench_on_the_path() -> Iterator[None]:
 
 
 def curves(way: str, *, more: Sequence[float] | float = 0.0, held_out: float = 0.0, seeds: int = 3) -> list[Any]:
-    """Falling curves that share the noise of the rows; seeds lie apart by -1, 0, 1 times NOISE, swapped half-way."""
+    """Falling curves with common row noise; seeds are offset by -1, 0, 1 times NOISE, with signs swapped half-way."""
     from bench.loss_curves import Curve
 
     step = np.arange(STEPS)
     common = 5 + 3 * np.exp(-step / 100) + np.random.default_rng(0).normal(0, 0.3, STEPS)
-    found = []
+    result = []
     for seed in range(seeds):
         side = NOISE * (seed - 1) * np.where(step < STEPS // 2, 1, -1)
-        found.append(
-            Curve(way, seed, (common + side + more).tolist(), 4.5 + NOISE * (seed - 1) + held_out, 1000.0, MADE)
+        result.append(
+            Curve(way, seed, (common + side + more).tolist(), 4.5 + NOISE * (seed - 1) + held_out, 1000.0, PROVENANCE)
         )
-    return found
+    return result
 
 
 def test_a_small_difference_is_within_noise_and_a_large_one_is_not() -> None:
-    from bench.loss_curves import judge
+    from bench.loss_curves import compare
 
-    theirs = curves("plain-bf16")
-    small = judge(curves("fast", more=0.5 * NOISE, held_out=-0.25 * NOISE), theirs, stretch=STRETCH)
+    plain_curves = curves("plain-bf16")
+    small = compare(curves("fast", more=0.5 * NOISE, held_out=-0.25 * NOISE), plain_curves, stretch=STRETCH)
     assert small.within
     assert small.largest == pytest.approx(0.5)
     assert small.held_out == pytest.approx(0.25)
-    assert small.apart == pytest.approx(2.0)
+    assert small.seed_distance == pytest.approx(2.0)
     assert (small.difference, small.mean) == (pytest.approx(0.5 * NOISE), pytest.approx(0.5 * NOISE))
     assert "fast against plain-bf16: within noise: largest difference 0.50 standard deviations" in str(small)
-    large = judge(curves("fast", more=3.5 * NOISE), theirs, stretch=STRETCH)
+    large = compare(curves("fast", more=3.5 * NOISE), plain_curves, stretch=STRETCH)
     assert not large.within
     assert large.largest == pytest.approx(3.5)
     assert "NOT within noise" in str(large)
-    assert not judge(curves("fast", held_out=4 * NOISE), theirs, stretch=STRETCH).within
+    assert not compare(curves("fast", held_out=4 * NOISE), plain_curves, stretch=STRETCH).within
 
 
-def test_one_bad_stretch_is_found_where_it_is() -> None:
-    from bench.loss_curves import judge
+def test_the_window_with_the_largest_difference_is_reported() -> None:
+    from bench.loss_curves import compare
 
     bump = np.zeros(STEPS)
     bump[240:260] = -4 * NOISE
-    found = judge(curves("fast", more=bump.tolist()), curves("plain-bf16"), stretch=STRETCH)
-    assert (found.within, found.at) == (False, 260)
-    assert found.difference == pytest.approx(-4 * NOISE)
-    assert judge(curves("fast", more=(bump / 2).tolist()), curves("plain-bf16"), stretch=STRETCH).within
+    result = compare(curves("fast", more=bump.tolist()), curves("plain-bf16"), stretch=STRETCH)
+    assert (result.within, result.at) == (False, 260)
+    assert result.difference == pytest.approx(-4 * NOISE)
+    assert compare(curves("fast", more=(bump / 2).tolist()), curves("plain-bf16"), stretch=STRETCH).within
     bump[250] = math.nan
-    broken = judge(curves("fast", more=bump.tolist()), curves("plain-bf16"), stretch=STRETCH)
+    broken = compare(curves("fast", more=bump.tolist()), curves("plain-bf16"), stretch=STRETCH)
     assert not broken.within
     assert "not finite by step 260" in str(broken)
 
 
-def test_rows_that_all_ways_share_are_no_noise() -> None:
-    """Losses jump by 0.3 from step to step, but for all alike; only what seeds do counts."""
+def test_noise_common_to_all_ways_is_not_counted() -> None:
+    """Losses vary by 0.3 between steps in all ways; only the variation over seeds counts."""
     from bench.loss_curves import deviation, smoothed
 
-    found = deviation(np.stack([smoothed(curve.losses, STRETCH) for curve in curves("plain-bf16")]))
-    assert found == pytest.approx(np.full(STEPS // STRETCH, NOISE))
+    result = deviation(np.stack([smoothed(curve.losses, STRETCH) for curve in curves("plain-bf16")]))
+    assert result == pytest.approx(np.full(STEPS // STRETCH, NOISE))
     lone = np.zeros((2, 9))
     lone[1, 4] = 1.0  # a variance of 0.5 at one stretch is spread over five
     assert deviation(lone) ** 2 == pytest.approx([0, 0, 1 / 10, 1 / 10, 1 / 10, 1 / 10, 1 / 10, 0, 0])
 
 
-def test_files_are_judged_in_a_later_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_curve_files_are_compared_in_a_later_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from bench.loss_curves import main
 
     runs = [*curves("fast", seeds=2), *curves("plain-bf16"), *curves("plain-fp32", more=5 * NOISE)]
     for curve in runs:
         (tmp_path / f"{curve.way}-{curve.seed}.json").write_text(json.dumps(asdict(curve)), encoding="utf-8")
-    words = ["--judge", str(tmp_path), "--stretch", str(STRETCH)]
+    words = ["--compare", str(tmp_path), "--stretch", str(STRETCH)]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + len(runs) + 3
@@ -103,32 +103,34 @@ def test_files_are_judged_in_a_later_call(tmp_path: Path, capsys: pytest.Capture
     assert lines[-3].endswith("2 seeds")
     assert lines[-2].startswith("fast against plain-fp32: NOT within noise: largest difference 5.00")
     assert lines[-1].startswith("plain-bf16 against plain-fp32: NOT within noise")
-    assert len(json.loads((tmp_path / "judgement.json").read_text(encoding="utf-8"))["judgements"]) == 3
+    assert len(json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))["comparisons"]) == 3
     for name in ("curves", "differences-plain-bf16", "differences-plain-fp32"):
         ElementTree.parse(tmp_path / f"{name}.svg")
-    other = replace(runs[0], made={**MADE, "data": {"data": "other"}})
+    other = replace(runs[0], provenance={**PROVENANCE, "data": {"data": "other"}})
     (tmp_path / "fast-0.json").write_text(json.dumps(asdict(other)), encoding="utf-8")
     assert main(words) == 78
-    assert "judge them apart" in capsys.readouterr().err
+    assert "compare them separately" in capsys.readouterr().err
 
 
-def test_one_seed_of_a_plain_way_is_no_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plain_way_needs_two_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from bench.loss_curves import show
 
     show([*curves("fast"), *curves("plain-bf16", seeds=1)], stretch=STRETCH, folder=tmp_path)
-    assert "fast against plain-bf16: not judged: plain-bf16 needs two seeds at least" in capsys.readouterr().out
+    assert "fast against plain-bf16: not compared: plain-bf16 needs two seeds at least" in capsys.readouterr().out
 
 
-def test_curves_that_know_no_more_than_frequencies_are_told() -> None:
-    from bench.loss_curves import knowing
+def test_curves_at_the_unigram_loss_give_a_warning() -> None:
+    from bench.loss_curves import unigram_lines
 
-    ignorant, learned = ([replace(one, words=words, guessing=6.0) for one in curves("plain-bf16")] for words in (6, 5))
-    assert knowing(learned) == ["plain-bf16 loses 5.00 on held-out words, guessing by frequency 6.00"]
-    assert "a fault of attention would not show" in knowing(ignorant)[1]
-    assert knowing(curves("plain-bf16")) == []
+    ignorant, learned = (
+        [replace(one, words=words, unigram_loss=6.0) for one in curves("plain-bf16")] for words in (6, 5)
+    )
+    assert unigram_lines(learned) == ["plain-bf16 has a held-out loss of 5.00 on words; unigram loss 6.00"]
+    assert "an error in attention would not show" in unigram_lines(ignorant)[1]
+    assert unigram_lines(curves("plain-bf16")) == []
 
 
-def test_a_plain_way_has_torchs_attention_alone() -> None:
+def test_a_plain_way_uses_only_torch_attention() -> None:
     from bench.loss_curves import plain
 
     usual = {"device": "cuda", "dtype": torch.bfloat16, "head_width": 64, "dropout": 0.0, "requires_grad": True}

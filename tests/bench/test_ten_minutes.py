@@ -1,4 +1,4 @@
-"""The contest of `bench/ten_minutes` at the smallest size: every verb, every clock, the judge, the table."""
+"""`bench/ten_minutes` at the smallest size: every command, the clocks, the held-out evaluation, the table."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from bertsmith.types import Batch
 pytestmark = pytest.mark.xdist_group("ten_minutes")  # one process: its contestants are trained once
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 3.0  # of learning: six steps fit in on a busy machine too
-SMALL = ["encoder.layers=2", "encoder.width=64", "encoder.heads=2", "encoder.max_positions=64", "batch_size=16"]
-SMALL += ["max_length=32", "eval_rows=16", "learning_rate=1e-3"]
-JUDGED = ["--judge-rows", "24", "--judge-length", "32", "--every", "0.3"]
+SMALL_TASKS = ["encoder.layers=2", "encoder.width=64", "encoder.heads=2", "encoder.max_positions=64", "batch_size=16"]
+SMALL_TASKS += ["max_length=32", "eval_rows=16", "learning_rate=1e-3"]
+EVAL_PREFIX = ["--eval-rows", "24", "--eval-length", "32", "--every", "0.3"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,37 +65,37 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for _ in range(150)
     ]
     (folder / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
-    words = ["text", folder / "text.txt", "-o", folder / "t", "--vocab-size", 100, "--held-out", 0.2]
-    assert call(*words, "--workers", 1, "--quiet") == 0
+    arguments = ["text", folder / "text.txt", "-o", folder / "t", "--vocab-size", 100, "--held-out", 0.2]
+    assert call(*arguments, "--workers", 1, "--quiet") == 0
     return folder
 
 
-def call(*words: object) -> int:
+def call(*arguments: object) -> int:
     from bench.ten_minutes.command_line import main
 
-    return int(main([str(word) for word in words]))
+    return int(main([str(word) for word in arguments]))
 
 
-def run_words(base: Path, *more: object) -> list[object]:
-    return ["--data", base / "t" / "shards", "-o", base / "out", "--minutes", SECONDS / 60, *JUDGED, *more]
+def run_arguments(base: Path, *more: object) -> list[object]:
+    return ["--data", base / "t" / "shards", "-o", base / "out", "--minutes", SECONDS / 60, *EVAL_PREFIX, *more]
 
 
-def ours(base: Path, name: str, *more: object) -> list[object]:
-    changes = [word for setting in SMALL for word in ("--set", setting)]
-    return ["pretrain", name, *run_words(base, *changes, "--quiet", *more)]
+def bertsmith_run(base: Path, name: str, *more: object) -> list[object]:
+    changes = [word for setting in SMALL_TASKS for word in ("--set", setting)]
+    return ["pretrain", name, *run_arguments(base, *changes, "--quiet", *more)]
 
 
-def theirs(base: Path, name: str, *more: object) -> list[object]:
-    return ["baseline", name, *run_words(base, "--size", "2x64", "--rows", 16, "--length", 32, *more)]
+def baseline_run(base: Path, name: str, *more: object) -> list[object]:
+    return ["baseline", name, *run_arguments(base, "--size", "2x64", "--rows", 16, "--length", 32, *more)]
 
 
-def result_of(base: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((base / "out" / name / "result.json").read_text(encoding="utf-8"))
-    return found
+def read_result(base: Path, name: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((base / "out" / name / "result.json").read_text(encoding="utf-8"))
+    return result
 
 
 class Watched:
-    """The steps of one side: how long they took, and a signal in the middle of the first call."""
+    """Records the step times of one trainer and sends a signal in the middle of the first call."""
 
     def __init__(self, patch: pytest.MonkeyPatch, module: str, kind: str, step: str) -> None:
         owner = getattr(import_module(f"bench.ten_minutes.{module}"), kind)
@@ -115,76 +115,78 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def contest(base: Path) -> Path:
-    """Both sides trained, each in two calls."""
+    """bertsmith and the baseline, each trained in two calls."""
     steppers = {"quick": ("pretraining", "TimedTrainer", "__next__"), "baseline": ("baseline", "Run", "step")}
-    for name, words in (("quick", ours(base, "quick")), ("baseline", theirs(base, "baseline"))):
+    for name, arguments in (("quick", bertsmith_run(base, "quick")), ("baseline", baseline_run(base, "baseline"))):
         with pytest.MonkeyPatch.context() as patch:
             watched = Watched(patch, *steppers[name])
-            assert call(*words, "--stop-after", 60) == 75
+            assert call(*arguments, "--stop-after", 60) == 75
             assert not (base / "out" / name / "result.json").exists()
-            assert call(*words) == 0
+            assert call(*arguments) == 0
         (base / f"{name}.json").write_text(json.dumps(watched.seconds), encoding="utf-8")
     return base
 
 
 @pytest.mark.parametrize("name", ["quick", "baseline"])
-def test_minutes_are_kept_over_calls(contest: Path, name: str) -> None:
-    found = result_of(contest, name)
+def test_minutes_continue_over_calls(contest: Path, name: str) -> None:
+    result = read_result(contest, name)
     steps = json.loads((contest / f"{name}.json").read_text(encoding="utf-8"))
-    assert found["calls"] == 2
-    assert found["steps"] > 6
+    assert result["calls"] == 2
+    assert result["steps"] > 6
     late = 0.1 + 2 * max(steps)  # the last step may begin just before the end
-    assert SECONDS <= found["seconds"] < SECONDS + late
-    assert sum(steps) < found["seconds"] + late  # of both calls together
-    places = [point["seconds"] for point in found["curve"]]
-    assert places == sorted(places)
-    assert len(places) >= 3
-    assert [point["step"] for point in found["curve"]][-1] == found["steps"]
-    assert found["final"]["nats_per_piece"] < found["curve"][0]["nats_per_piece"]
-    assert found["tokens_per_second"] == pytest.approx(found["tokens"] / found["seconds"])
-    assert found["share_of_peak"] > 0
+    assert SECONDS <= result["seconds"] < SECONDS + late
+    assert sum(steps) < result["seconds"] + late  # of both calls together
+    positions = [point["seconds"] for point in result["curve"]]
+    assert positions == sorted(positions)
+    assert len(positions) >= 3
+    assert [point["step"] for point in result["curve"]][-1] == result["steps"]
+    assert result["final"]["nats_per_piece"] < result["curve"][0]["nats_per_piece"]
+    assert result["tokens_per_second"] == pytest.approx(result["tokens"] / result["seconds"])
+    assert result["share_of_peak"] > 0
 
 
 def test_a_finished_contestant_is_not_trained_again(contest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (contest / "out" / "quick" / "result.json").stat().st_mtime_ns
-    assert call(*ours(contest, "quick")) == 0
-    assert call(*theirs(contest, "baseline", "--rate", 2e-3)) == 78
+    assert call(*bertsmith_run(contest, "quick")) == 0
+    assert call(*baseline_run(contest, "baseline", "--rate", 2e-3)) == 78
     assert "other settings" in capsys.readouterr().err
     assert (contest / "out" / "quick" / "result.json").stat().st_mtime_ns == before
 
 
-def test_the_whole_is_parts_that_go_on(tmp_path: Path) -> None:
-    from bench.ten_minutes import command_line, whole
+def test_the_pipeline_consists_of_resumable_parts(tmp_path: Path) -> None:
+    from bench.ten_minutes import command_line, pipeline
     from bench.ten_minutes.tasks import GROUPS
 
-    words = ["whole", "a.txt", "b.txt", "--data", "tasks", "-o", str(tmp_path), "--minutes", "3", "--jobs", "8"]
-    words += ["--set", "encoder.dropout=0.1", "--set", "encoder.attention_dropout=0.1"]
-    given = command_line._parser().parse_args(words)
-    made = whole.Whole(**{name: value for name, value in vars(given).items() if name != "verb"})
-    parts = whole.parts(made)
+    arguments = ["pipeline", "a.txt", "b.txt", "--data", "tasks", "-o", str(tmp_path), "--minutes", "3", "--jobs", "8"]
+    arguments += ["--set", "encoder.dropout=0.1", "--set", "encoder.attention_dropout=0.1"]
+    given = command_line._parser().parse_args(arguments)
+    made = pipeline.PipelineConfig(**{name: value for name, value in vars(given).items() if name != "command"})
+    parts = pipeline.parts(made)
     assert [part[0] for part in parts] == ["text", *["pretrain"] * 4, "baseline", *["tasks"] * 4, "table"]
     read = [command_line._parser().parse_args(part) for part in parts]  # every part is a command
-    learning = {one.name: one.minutes for one in read if hasattr(one, "minutes")}
+    learning = {item.name: item.minutes for item in read if hasattr(item, "minutes")}
     assert list(learning)[:2] == ["quick", "quick-pairs"]  # a stage comes after the one that it begins with
     assert learning.pop("quick") + learning.pop("quick-pairs") == pytest.approx(3)
     assert set(learning.values()) == {3}
-    assert [one.set for one in read[1:5]] == [["encoder.dropout=0.1", "encoder.attention_dropout=0.1"]] * 4
-    assert {one.every for one in read if hasattr(one, "every")} == {9}  # seconds, also in a last stage
+    assert [item.set for item in read[1:5]] == [["encoder.dropout=0.1", "encoder.attention_dropout=0.1"]] * 4
+    assert {item.every for item in read if hasattr(item, "every")} == {9}  # seconds, also in a last stage
     tuned = read[6:10]
-    assert [one.names for one in tuned] == [[*whole.OURS, "quick-pairs+fresh"]] * 2 + [["baseline"]] * 2
-    assert [one.own_code for one in tuned] == [False, False, True, True]
-    assert [sorted(one.task + other.task) for one, other in (tuned[:2], tuned[2:])] == [sorted(GROUPS["english"])] * 2
-    assert [one.rates for one in tuned] == ["", "1e-4,2e-4"] * 2
+    assert [item.names for item in tuned] == [[*pipeline.DEFAULT_CONTESTANTS, "quick-pairs+fresh"]] * 2 + [
+        ["baseline"]
+    ] * 2
+    assert [item.transformers for item in tuned] == [False, False, True, True]
+    assert [sorted(item.task + other.task) for item, other in (tuned[:2], tuned[2:])] == [sorted(GROUPS["english"])] * 2
+    assert [item.rates for item in tuned] == ["", "1e-4,2e-4"] * 2
     assert read[10].only == [*tuned[0].names, "baseline"]
     for status, error in ((75, StoppedError), (70, BertsmithError)):
         called: list[str] = []
 
-        def call(words: Sequence[str], called: list[str] = called, status: int = status) -> int:
-            called.append(words[0])
-            return status if words[0] == "baseline" else 0
+        def call(arguments: Sequence[str], called: list[str] = called, status: int = status) -> int:
+            called.append(arguments[0])
+            return status if arguments[0] == "baseline" else 0
 
         with pytest.raises(error, match="run the same command again to resume"):
-            whole.run_whole(made, call)
+            pipeline.run_pipeline(made, call)
         assert called == ["text", *["pretrain"] * 4, "baseline"]
 
 
@@ -193,40 +195,40 @@ def test_books_become_documents(tmp_path: Path) -> None:
     (tmp_path / "books" / "b.txt").write_text("Iron\nand fire.\n \n\nThe end.\n", encoding="utf-8")
     (tmp_path / "books" / "a.txt").write_bytes("Caf\xe9\n".encode("latin-1"))
     assert call("books", tmp_path / "books", "-o", tmp_path / "books.jsonl") == 0
-    found = [json.loads(line)["text"] for line in (tmp_path / "books.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert found == ["Café", "Iron and fire.\nThe end."]
+    result = [json.loads(line)["text"] for line in (tmp_path / "books.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert result == ["Café", "Iron and fire.\nThe end."]
     assert call("books", tmp_path, "-o", tmp_path / "none.jsonl") != 0
 
 
-def test_a_second_stage_goes_on_with_the_minutes_of_the_first(base: Path, contest: Path) -> None:
-    words = ours(base, "longer", "--recipe", "bert/quick", "--after", "quick", "--set", "max_length=64")
-    assert call(*words) == 0
-    first, found = result_of(base, "quick"), result_of(base, "longer")
+def test_a_second_stage_adds_the_minutes_of_the_first(base: Path, contest: Path) -> None:
+    arguments = bertsmith_run(base, "longer", "--recipe", "bert/quick", "--after", "quick", "--set", "max_length=64")
+    assert call(*arguments) == 0
+    first, result = read_result(base, "quick"), read_result(base, "longer")
     for key in ("minutes", "seconds", "steps", "tokens"):
-        assert found[key] > first[key]
-    assert found["minutes"] == pytest.approx(2 * first["minutes"])
-    assert found["curve"][: len(first["curve"])] == first["curve"]
-    assert all(one["seconds"] <= other["seconds"] for one, other in pairwise(found["curve"]))
-    assert found["final"]["tokens"] == found["tokens"]
-    assert found["after"] == "quick"
-    assert found["settings"]["start"].endswith("quick/last")
-    again = result_of(base, "longer")
-    assert call(*words) == 0
-    assert result_of(base, "longer") == again
-    assert call(*ours(base, "lost", "--recipe", "bert/medium", "--after", "nobody")) != 0
+        assert result[key] > first[key]
+    assert result["minutes"] == pytest.approx(2 * first["minutes"])
+    assert result["curve"][: len(first["curve"])] == first["curve"]
+    assert all(item["seconds"] <= other["seconds"] for item, other in pairwise(result["curve"]))
+    assert result["final"]["tokens"] == result["tokens"]
+    assert result["after"] == "quick"
+    assert result["settings"]["start"].endswith("quick/last")
+    again = read_result(base, "longer")
+    assert call(*arguments) == 0
+    assert read_result(base, "longer") == again
+    assert call(*bertsmith_run(base, "lost", "--recipe", "bert/medium", "--after", "nobody")) != 0
 
 
-def test_pairs_come_after_words_without_being_told(base: Path, contest: Path) -> None:
-    assert call(*ours(base, "quick-pairs")) == 0
-    first, found = result_of(base, "quick"), result_of(base, "quick-pairs")
-    assert found["after"] == "quick"
-    assert found["settings"]["start"].endswith("quick/last")
-    assert found["settings"]["packing"]["kind"] == "pairs"
-    assert found["minutes"] == pytest.approx(2 * first["minutes"])
+def test_quick_pairs_starts_from_quick_by_default(base: Path, contest: Path) -> None:
+    assert call(*bertsmith_run(base, "quick-pairs")) == 0
+    first, result = read_result(base, "quick"), read_result(base, "quick-pairs")
+    assert result["after"] == "quick"
+    assert result["settings"]["start"].endswith("quick/last")
+    assert result["settings"]["packing"]["kind"] == "pairs"
+    assert result["minutes"] == pytest.approx(2 * first["minutes"])
     assert "next_sentence" not in first["final"]
-    assert 0 <= found["final"]["next_sentence"] <= 1
-    assert call(*ours(base, "pairs", "--recipe", "bert/quick_pairs")) == 0  # any other name begins anew
-    assert "after" not in result_of(base, "pairs")
+    assert 0 <= result["final"]["next_sentence"] <= 1
+    assert call(*bertsmith_run(base, "pairs", "--recipe", "bert/quick_pairs")) == 0  # any other name begins anew
+    assert "after" not in read_result(base, "pairs")
     who = import_module("bench.ten_minutes.contestants").before
     assert who("quick-pairs", recipe="", after="") == "quick"
     assert who("quick-pairs", recipe="", after="other") == "other"
@@ -234,26 +236,26 @@ def test_pairs_come_after_words_without_being_told(base: Path, contest: Path) ->
     assert who("mine", recipe="bert/quick_pairs", after="") == ""
 
 
-def test_everybody_is_judged_alike(contest: Path) -> None:
-    """The baseline's folder, opened by us, gets the verdict that it got in transformers' hands."""
-    from bench.ten_minutes.judging import Judge
+def test_all_contestants_have_the_same_evaluation(contest: Path) -> None:
+    """The baseline's folder, opened by bertsmith, has the scores computed by transformers."""
+    from bench.ten_minutes.held_out import HeldOutEvaluator
 
-    judge = Judge.of(PretrainData.open(contest / "t" / "shards"), length=32, rows=24, seed=0)
+    evaluator = HeldOutEvaluator.of(PretrainData.open(contest / "t" / "shards"), length=32, rows=24, seed=0)
     for name in ("quick", "baseline"):
-        found = result_of(contest, name)
-        assert found["judge"]["fingerprint"] == judge.fingerprint
+        result = read_result(contest, name)
+        assert result["judge"]["fingerprint"] == evaluator.fingerprint
         model, _, _ = open_model(contest / "out" / name / "last")
-        verdict = judge.hear_model(model, torch.device("cpu"))
-        assert verdict is not None
-        assert verdict.nats_per_piece == pytest.approx(found["final"]["nats_per_piece"], rel=1e-4)
-        assert verdict.accuracy == found["final"]["accuracy"]
+        scores = evaluator.evaluate_model(model, torch.device("cpu"))
+        assert scores is not None
+        assert scores.nats_per_piece == pytest.approx(result["final"]["nats_per_piece"], rel=1e-4)
+        assert scores.accuracy == result["final"]["accuracy"]
 
 
-def test_what_the_judge_counts(base: Path) -> None:
-    from bench.ten_minutes.judging import Judge, piece_bytes
+def test_the_evaluator_counts_nats_per_piece_and_byte(base: Path) -> None:
+    from bench.ten_minutes.held_out import HeldOutEvaluator, piece_bytes
 
     data = PretrainData.open(base / "t" / "shards")
-    judge = Judge.of(data, length=32, rows=24, seed=0)
+    evaluator = HeldOutEvaluator.of(data, length=32, rows=24, seed=0)
     sizes, tokenizer = piece_bytes(data.tokenizer), data.tokenizer
     assert sizes[tokenizer.token_to_id("the")] == 3
     assert sizes[tokenizer.token_to_id("##h")] == 1
@@ -265,95 +267,107 @@ def test_what_the_judge_counts(base: Path) -> None:
     def anything(batch: Batch) -> torch.Tensor:
         return torch.zeros(len(batch.labels["masked_lm"]), size)
 
-    known, ignorant = judge.hear(right, torch.device("cpu")), judge.hear(anything, torch.device("cpu"))
+    known, ignorant = (
+        evaluator.score_logits(right, torch.device("cpu")),
+        evaluator.score_logits(anything, torch.device("cpu")),
+    )
     assert (known.nats_per_piece, known.accuracy) == (pytest.approx(0, abs=1e-6), 1.0)
     assert ignorant.nats_per_piece == pytest.approx(math.log(size))
-    asked = torch.cat([batch.labels["masked_lm"] for batch in judge.batches]).tolist()
-    text = sum(len(tokenizer.id_to_token(number).removeprefix("##").encode()) for number in asked)
-    assert (judge.pieces, judge.bytes) == (len(asked), text)
-    assert ignorant.nats_per_byte == pytest.approx(math.log(size) * len(asked) / text)
-    hidden = torch.cat([batch.input_ids.flatten()[batch.indices["masked_lm"]] for batch in judge.batches])
-    assert 0.6 < float((hidden == tokenizer.mask_id).float().mean()) < 0.95
-    assert judge.fingerprint != Judge.of(data, length=32, rows=24, seed=1).fingerprint
+    masked = torch.cat([batch.labels["masked_lm"] for batch in evaluator.batches]).tolist()
+    text = sum(len(tokenizer.id_to_token(number).removeprefix("##").encode()) for number in masked)
+    assert (evaluator.pieces, evaluator.bytes) == (len(masked), text)
+    assert ignorant.nats_per_byte == pytest.approx(math.log(size) * len(masked) / text)
+    inputs = torch.cat([batch.input_ids.flatten()[batch.indices["masked_lm"]] for batch in evaluator.batches])
+    assert 0.6 < float((inputs == tokenizer.mask_id).float().mean()) < 0.95
+    assert evaluator.fingerprint != HeldOutEvaluator.of(data, length=32, rows=24, seed=1).fingerprint
 
 
-def test_whole_words_are_hidden_so_that_vocabularies_compare(
+def test_whole_word_masking_makes_vocabularies_comparable(
     base: Path, contest: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from bench.ten_minutes.judging import RATE, Judge
+    from bench.ten_minutes.held_out import MASK_RATE, HeldOutEvaluator
 
     few = ["text", base / "text.txt", "-o", base / "few", "--vocab-size", 50, "--held-out", 0.2, "--workers", 1]
     assert call(*few, "--quiet") == 0
     data = PretrainData.open(base / "few" / "shards")
-    judge = Judge.of(data, length=32, rows=60, seed=0, words=True)
+    evaluator = HeldOutEvaluator.of(data, length=32, rows=60, seed=0, arguments=True)
     continues, text = data.tokenizer.is_continuation(), []
     assert continues is not None
-    for batch in judge.batches:
-        places, answers = batch.indices["masked_lm"], batch.labels["masked_lm"]
+    for batch in evaluator.batches:
+        positions, labels = batch.indices["masked_lm"], batch.labels["masked_lm"]
         ids = batch.input_ids.flatten().clone()
-        assert bool((ids[places] == data.tokenizer.mask_id).all())
-        ids[places] = answers
-        hidden = torch.zeros(len(ids), dtype=torch.bool)
-        hidden[places] = True
+        assert bool((ids[positions] == data.tokenizer.mask_id).all())
+        ids[positions] = labels
+        inputs = torch.zeros(len(ids), dtype=torch.bool)
+        inputs[positions] = True
         within = torch.from_numpy(continues)[ids]
         assert int(within.sum()) > 20
-        assert bool((hidden[1:] == hidden[:-1])[within[1:]].all())  # a word is hidden as a whole or not at all
-        text.append(hidden[~within & (ids > 4)].float().mean())
-    assert float(sum(text) / len(text)) == pytest.approx(RATE, abs=0.05)
+        assert bool((inputs[1:] == inputs[:-1])[within[1:]].all())  # a word is masked completely or not at all
+        text.append(inputs[~within & (ids > 4)].float().mean())
+    assert float(sum(text) / len(text)) == pytest.approx(MASK_RATE, abs=0.05)
 
-    words = ["judge", "quick", f"other={contest / 'out' / 'baseline' / 'last'}", "--data", base / "t" / "shards"]
-    words += ["-o", contest / "out", "--judge-rows", 24, "--judge-length", 32, "--device", "cpu"]
+    arguments = ["evaluate", "quick", f"other={contest / 'out' / 'baseline' / 'last'}", "--data", base / "t" / "shards"]
+    arguments += ["-o", contest / "out", "--eval-rows", 24, "--eval-length", 32, "--device", "cpu"]
     capsys.readouterr()
-    assert call(*words) == 0
-    told = capsys.readouterr().out
-    *_, quick, other, last = told.splitlines()
+    assert call(*arguments) == 0
+    output = capsys.readouterr().out
+    *_, quick, other, last = output.splitlines()
     assert [line.split(" | ")[0] for line in (quick, other)] == ["| quick", "| other"]
     shards = PretrainData.open(base / "t" / "shards")
-    pieces, whole = (Judge.of(shards, length=32, rows=24, seed=0, words=words) for words in (False, True))
+    pieces, words_masked = (
+        HeldOutEvaluator.of(shards, length=32, rows=24, seed=0, arguments=arguments) for arguments in (False, True)
+    )
     assert last == (
-        f"word pieces that are asked for: {pieces.pieces} ({pieces.fingerprint}) and {whole.pieces} "
-        f"({whole.fingerprint})"
+        f"predicted word pieces: {pieces.pieces} ({pieces.fingerprint}) and "
+        f"{words_masked.pieces} ({words_masked.fingerprint})"
     )
     model, _, _ = open_model(contest / "out" / "quick" / "last")
-    verdicts = [judge.hear_model(model, torch.device("cpu")) for judge in (pieces, whole)]
-    said = [float(cell.rstrip("%")) for cell in quick.strip("| ").split(" | ")[1:]]
-    for number, verdict in enumerate(verdicts):
-        assert verdict is not None
-        wanted = [verdict.nats_per_piece, verdict.nats_per_byte, 100 * verdict.accuracy]
-        assert said[3 * number : 3 * number + 3] == pytest.approx(wanted, abs=0.06)
-    assert call(*words[:2], *words[3:], "--split", "train") == 0
+    scores = [evaluator.evaluate_model(model, torch.device("cpu")) for evaluator in (pieces, words_masked)]
+    values = [float(cell.rstrip("%")) for cell in quick.strip("| ").split(" | ")[1:]]
+    for number, item in enumerate(scores):
+        assert item is not None
+        expected = [item.nats_per_piece, item.nats_per_byte, 100 * item.accuracy]
+        assert values[3 * number : 3 * number + 3] == pytest.approx(expected, abs=0.06)
+    assert call(*arguments[:2], *arguments[3:], "--split", "train") == 0
     *_, quick, last = capsys.readouterr().out.splitlines()
-    read = Judge.of(shards, length=32, rows=24, seed=0, split="train")
+    read = HeldOutEvaluator.of(shards, length=32, rows=24, seed=0, split="train")
     assert f"{read.pieces} ({read.fingerprint})" in last
     assert read.fingerprint != pieces.fingerprint
-    verdict = read.hear_model(model, torch.device("cpu"))
-    assert verdict is not None
-    assert float(quick.split(" | ")[1]) == pytest.approx(verdict.nats_per_piece, abs=0.001)
-    assert call("judge", "quick", "--data", base / "few" / "shards", "-o", contest / "out") == 78
-    assert "quick reads by another tokenizer" in capsys.readouterr().err
-    assert call("judge", f"quick={contest / 'out' / 'quick' / 'last'}", "quick+fresh", *words[3:]) == 78
-    assert "as it lies in its folder" in capsys.readouterr().err
+    scores = read.evaluate_model(model, torch.device("cpu"))
+    assert scores is not None
+    assert float(quick.split(" | ")[1]) == pytest.approx(scores.nats_per_piece, abs=0.001)
+    assert call("evaluate", "quick", "--data", base / "few" / "shards", "-o", contest / "out") == 78
+    assert "quick has another tokenizer" in capsys.readouterr().err
+    assert call("evaluate", f"quick={contest / 'out' / 'quick' / 'last'}", "quick+fresh", *arguments[3:]) == 78
+    assert "only saved models can be evaluated" in capsys.readouterr().err
 
 
-def test_who_learns_from_a_part_of_the_text_may_be_judged_by_all_of_it(base: Path) -> None:
-    from bench.ten_minutes.pretraining import Judging
+def test_a_run_on_part_of_the_text_can_be_evaluated_on_all_of_it(base: Path) -> None:
+    from bench.ten_minutes.pretraining import EvaluatorConfig
 
-    words = ["text", base / "text.txt", "-o", base / "other", "--vocab-size", 60, "--held-out", 0.2]
-    assert call(*words, "--workers", 1, "--quiet") == 0
+    arguments = ["text", base / "text.txt", "-o", base / "other", "--vocab-size", 60, "--held-out", 0.2]
+    assert call(*arguments, "--workers", 1, "--quiet") == 0
     (base / "part.txt").write_text((base / "text.txt").read_text(encoding="utf-8")[:5000], encoding="utf-8")
-    words = ["text", base / "part.txt", "-o", base / "part", "--tokenizer", base / "t" / "tokenizer"]
-    assert call(*words, "--held-out", 0.2, "--workers", 1, "--quiet") == 0
+    arguments = ["text", base / "part.txt", "-o", base / "part", "--tokenizer", base / "t" / "tokenizer"]
+    assert call(*arguments, "--held-out", 0.2, "--workers", 1, "--quiet") == 0
     part, all_of_it = PretrainData.open(base / "part" / "shards"), base / "t" / "shards"
     assert part.shards.tokens < PretrainData.open(all_of_it).shards.tokens / 2
-    own, judge = Judging(rows=24).judge(part), Judging(rows=24, data=str(all_of_it)).judge(part)
-    assert judge.fingerprint == Judging(rows=24).judge(PretrainData.open(all_of_it)).fingerprint != own.fingerprint
+    own, evaluator = (
+        EvaluatorConfig(rows=24).build(part),
+        EvaluatorConfig(rows=24, data=str(all_of_it)).build(part),
+    )
+    assert (
+        evaluator.fingerprint
+        == EvaluatorConfig(rows=24).build(PretrainData.open(all_of_it)).fingerprint
+        != own.fingerprint
+    )
     with pytest.raises(ConfigError, match="by different tokenizers"):
-        Judging(data=str(base / "other" / "shards")).judge(part)
+        EvaluatorConfig(data=str(base / "other" / "shards")).build(part)
 
 
-def test_blocks_are_documents_joined_and_cut(base: Path) -> None:
-    from bench.ten_minutes.blocks import Hider, Order, grouped
-    from bench.ten_minutes.judging import document_bounds
+def test_blocks_are_concatenated_documents(base: Path) -> None:
+    from bench.ten_minutes.blocks import MaskingCollator, Order, grouped
+    from bench.ten_minutes.held_out import document_bounds
 
     shards, tokenizer = Shards.open(base / "t" / "shards"), load(base / "t" / "shards" / "tokenizer")
     bounds = document_bounds(shards)
@@ -364,35 +378,35 @@ def test_blocks_are_documents_joined_and_cut(base: Path) -> None:
     blocks = grouped(shards, tokenizer, 32)
     assert blocks.flatten().tolist() == joined[: len(joined) // 32 * 32]
     order = Order(len(blocks), seed=3)
-    taken = np.concatenate([order.take(step, 7) for step in range(2 * len(blocks))])
+    taken = np.concatenate([order.acquire(step, 7) for step in range(2 * len(blocks))])
     for epoch in range(3):
         assert sorted(taken[epoch * len(blocks) : (epoch + 1) * len(blocks)]) == list(range(len(blocks)))
     ids = torch.from_numpy(blocks).long()
-    hidden, labels = Hider(tokenizer, torch.device("cpu"))(ids, seed=1)
-    asked = labels != -100
+    inputs, labels = MaskingCollator(tokenizer, torch.device("cpu"))(ids, seed=1)
+    masked = labels != -100
     special = torch.isin(ids, torch.tensor(sorted(tokenizer.special_ids)))
-    assert not (asked & special).any()
-    assert torch.equal(labels[asked], ids[asked])
-    assert torch.equal(hidden[~asked], ids[~asked])
-    assert float(asked.sum() / (~special).sum()) == pytest.approx(0.15, abs=0.02)
-    assert float((hidden[asked] == tokenizer.mask_id).float().mean()) == pytest.approx(0.8, abs=0.05)
-    assert float((hidden[asked] == ids[asked]).float().mean()) == pytest.approx(0.1, abs=0.04)
+    assert not (masked & special).any()
+    assert torch.equal(labels[masked], ids[masked])
+    assert torch.equal(inputs[~masked], ids[~masked])
+    assert float(masked.sum() / (~special).sum()) == pytest.approx(0.15, abs=0.02)
+    assert float((inputs[masked] == tokenizer.mask_id).float().mean()) == pytest.approx(0.8, abs=0.05)
+    assert float((inputs[masked] == ids[masked]).float().mean()) == pytest.approx(0.1, abs=0.04)
 
 
-def test_a_killed_call_leaves_no_points() -> None:
+def test_points_of_a_killed_call_are_dropped() -> None:
     from bench.ten_minutes.pretraining import curve
 
-    def judged(step: int, loss: float) -> dict[str, Any]:
-        return {"kind": "evaluation", "step": step, "judged/step": step, "judged/nats_per_byte": loss}
+    def evaluated(step: int, loss: float) -> dict[str, Any]:
+        return {"kind": "evaluation", "step": step, "held_out/step": step, "held_out/nats_per_byte": loss}
 
     def start(step: int) -> dict[str, Any]:
         return {"kind": "start", "step": step}
 
-    events = [start(0), judged(3, 5.0), judged(7, 4.0), start(3), judged(6, 3.5)]
+    events = [start(0), evaluated(3, 5.0), evaluated(7, 4.0), start(3), evaluated(6, 3.5)]
     assert curve(events) == [{"step": 3, "nats_per_byte": 5.0}, {"step": 6, "nats_per_byte": 3.5}]
 
 
-def test_compiling_costs_no_minutes(base: Path) -> None:
+def test_compilation_is_not_counted(base: Path) -> None:
     """Where steps are compiled, the first one of a call costs nothing, and says so to the run.
 
     On a busy machine too, where time passes after each look at the clock: none of it counts as compiling and learning.
@@ -408,7 +422,7 @@ def test_compiling_costs_no_minutes(base: Path) -> None:
             return seconds
 
     data = PretrainData.open(base / "t" / "shards")
-    recipe = data.with_vocabulary(recipe_of("quick", recipe="", changes=SMALL, minutes=1, seed=0))
+    recipe = data.with_vocabulary(recipe_of("quick", recipe="", changes=SMALL_TASKS, minutes=1, seed=0))
     world = World()
     feeder = PretrainLoader(recipe, data.packing(recipe), world)
     trainer = _trainer(recipe, data, feeder, world, StopSignal(), Busy(world.device))
@@ -423,21 +437,21 @@ def test_compiling_costs_no_minutes(base: Path) -> None:
     assert 0 < steps[3].numbers["seconds"] <= counted <= time.monotonic() - before - trainer.compile_seconds
 
 
-def test_runs_learn_in_turn(tmp_path: Path) -> None:
-    from bench.ten_minutes.clock import Turn
+def test_runs_with_a_lock_train_one_at_a_time(tmp_path: Path) -> None:
+    from bench.ten_minutes.clock import TrainingLock
 
-    first, second, gone = (Turn(tmp_path / "turn") for _ in range(3))
-    first.take(lambda: False)
+    first, second, gone = (TrainingLock(tmp_path / "lock") for _ in range(3))
+    first.acquire(lambda: False)
     tries = iter([False, False, True])
-    gone.take(lambda: next(tries))  # gives up
+    gone.acquire(lambda: next(tries))  # gives up
     began = time.monotonic()
     threading.Timer(0.2, first.close).start()
-    second.take(lambda: False)
+    second.acquire(lambda: False)
     assert 0.2 <= time.monotonic() - began < 5
-    Turn().take(lambda: pytest.fail("waits for nobody"))
+    TrainingLock().acquire(lambda: pytest.fail("waits without a lock file"))
 
 
-def test_a_watch_stands_still_when_told() -> None:
+def test_a_stopwatch_can_be_paused() -> None:
     from bench.ten_minutes.clock import Stopwatch, stop_after
 
     watch, began = Stopwatch(torch.device("cpu")), time.monotonic()
@@ -463,21 +477,21 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "kind", [kind if kind in ("classification", "qa") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 )
-def test_transformers_own_code_learns_every_kind_of_task(kind: str, tiny: Path, tmp_path: Path) -> None:
-    from bench.ten_minutes.own_code import Tuner
+def test_transformers_can_be_fine_tuned_on_every_kind_of_task(kind: str, tiny: Path, tmp_path: Path) -> None:
+    from bench.ten_minutes.transformers_finetune import Finetuner
 
     tuning = tuning_of(kind, tiny, tmp_path, "epochs=8", count=96)
     task, tokenizer = build_task(tuning), load(tiny)
     ready = prepare(tuning, task, tokenizer, positions=64)
-    found = Tuner(tiny, tuning, ready, tokenizer, torch.device("cpu")).run(rate=3e-3, seed=0)
-    assert found[task.main_metric] > KINDS[kind]
+    result = Finetuner(tiny, tuning, ready, tokenizer, torch.device("cpu")).run(rate=3e-3, seed=0)
+    assert result[task.main_metric] > KINDS[kind]
 
 
 def test_tasks_and_table(contest: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "known_peak", lambda device, dtype: 1e9)
     mrpc(contest / "tasks" / "glue", 32)
     nsmc(contest / "tasks" / "nsmc")
-    words = [
+    arguments = [
         "--data",
         contest / "tasks",
         "-o",
@@ -489,15 +503,15 @@ def test_tasks_and_table(contest: Path, capsys: pytest.CaptureFixture[str], monk
         "--set",
         "batch_size=16",
     ]
-    words += ["--set", "max_length=32", "--rates", "1e-4,1e-3", "-t", "glue/mrpc"]
-    assert call("tasks", "quick", "quick+fresh", *words, "--quiet") == 0
+    arguments += ["--set", "max_length=32", "--rates", "1e-4,1e-3", "-t", "glue/mrpc"]
+    assert call("tasks", "quick", "quick+fresh", *arguments, "--quiet") == 0
     assert "quick+fresh on glue/mrpc: f1" in capsys.readouterr().out
-    assert call("tasks", "baseline", *words, "--own-code") == 0
-    assert call("tasks", "baseline", *words, "--quiet") == 78
+    assert call("tasks", "baseline", *arguments, "--transformers") == 0
+    assert call("tasks", "baseline", *arguments, "--quiet") == 78
     assert "by the code of transformers: say another name" in capsys.readouterr().err
-    assert call("tasks", "quick", *words[:-1], "korean/nsmc", "--quiet") == 0
-    found = json.loads((contest / "out/scores/baseline/glue-mrpc.json").read_text(encoding="utf-8"))
-    assert (found["code"], found["seeds"], len(found["runs"])) == ("transformers", [0, 1], 4)
+    assert call("tasks", "quick", *arguments[:-1], "korean/nsmc", "--quiet") == 0
+    result = json.loads((contest / "out/scores/baseline/glue-mrpc.json").read_text(encoding="utf-8"))
+    assert (result["code"], result["seeds"], len(result["runs"])) == ("transformers", [0, 1], 4)
     assert call("table", contest / "out") == 0
     text = capsys.readouterr().out
     assert "no pre-training (quick)" in text
@@ -505,12 +519,12 @@ def test_tasks_and_table(contest: Path, capsys: pytest.CaptureFixture[str], monk
     assert "- quick is ahead of no pre-training (quick) on " in text
     assert "NSMC" in text
     ElementTree.parse(contest / "out" / "curves.svg")
-    monkeypatch.setattr("bench.ten_minutes.own_code.Tuner.run", None)  # nothing is done twice
-    assert call("tasks", "baseline", *words, "--own-code") == 0
+    monkeypatch.setattr("bench.ten_minutes.transformers_finetune.Finetuner.run", None)  # no run is repeated
+    assert call("tasks", "baseline", *arguments, "--transformers") == 0
 
 
-def one_after_the_other(function: Any, units: Any, **how: Any) -> Iterator[Any]:
-    """In place of processes, which are slow to start: what would travel to them travels."""
+def run_in_order(function: Any, units: Any, **how: Any) -> Iterator[Any]:
+    """Replaces worker processes, which are slow to start; units are still pickled."""
     assert how["workers"] == 2
     for unit in units:
         yield function(pickle.loads(pickle.dumps(unit)))
@@ -518,13 +532,13 @@ def one_after_the_other(function: Any, units: Any, **how: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("own", [False, True])
-def test_several_jobs_leave_scores_to_collect(
+def test_scores_of_parallel_jobs_are_collected(
     own: bool, processes: bool, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mrpc(tmp_path / "glue", 32)
     tasks = import_module("bench.ten_minutes.tasks")
-    words = ["tasks", f"tiny={tiny}", "--data", tmp_path, "-o", tmp_path / "out", "--seeds", 2, "--jobs", 2]
-    words += [
+    arguments = ["tasks", f"tiny={tiny}", "--data", tmp_path, "-o", tmp_path / "out", "--seeds", 2, "--jobs", 2]
+    arguments += [
         "-t",
         "glue/mrpc",
         "--set",
@@ -536,48 +550,48 @@ def test_several_jobs_leave_scores_to_collect(
         "--device",
         "cpu",
     ]
-    beside = tasks._beside_each_other
+    beside = tasks._run_in_parallel
     parts: list[int] = []
 
-    def then_nothing(work: Any, jobs: int) -> None:
+    def run_none(work: Any, jobs: int) -> None:
         parts.append(sum(len(unit.parts) for unit in work))
         beside(work, jobs)
-        monkeypatch.setattr("bench.ten_minutes.own_code.Tuner.run", None)  # the rest collects
+        monkeypatch.setattr("bench.ten_minutes.transformers_finetune.Finetuner.run", None)  # only scores are collected
         monkeypatch.setattr("bertsmith.training.sweep.finetune", None)
 
-    monkeypatch.setattr(tasks, "_beside_each_other", then_nothing)
+    monkeypatch.setattr(tasks, "_beside_each_other", run_none)
     if not processes:
-        monkeypatch.setattr(tasks, "ordered_map", one_after_the_other)
-    assert call(*words, *(["--own-code"] if own else [])) == 0
+        monkeypatch.setattr(tasks, "ordered_map", run_in_order)
+    assert call(*arguments, *(["--transformers"] if own else [])) == 0
     assert parts == [2]  # seeds
-    found = json.loads((tmp_path / "out/scores/tiny/glue-mrpc.json").read_text(encoding="utf-8"))
-    assert (found["code"], found["seeds"]) == ("transformers" if own else "bertsmith", [0, 1])
-    assert len(found["scores"]["f1"]) == 2
+    result = json.loads((tmp_path / "out/scores/tiny/glue-mrpc.json").read_text(encoding="utf-8"))
+    assert (result["code"], result["seeds"]) == ("transformers" if own else "bertsmith", [0, 1])
+    assert len(result["scores"]["f1"]) == 2
 
 
 def nsmc(folder: Path) -> None:
-    """Files of NSMC's make."""
+    """Files in the format of NSMC."""
     folder.mkdir(parents=True)
     for name in ("ratings_train.txt", "ratings_test.txt"):
         rows = [f"{number}\tthe smith has {METALS[number % 4]}\t{number % 2}" for number in range(24)]
         (folder / name).write_text("\n".join(["id\tdocument\tlabel", *rows]) + "\n", encoding="utf-8")
 
 
-def test_who_was_as_good_as_whom_and_when() -> None:
+def test_overtakings_are_listed_with_their_time() -> None:
     from bench.ten_minutes.standings import overtakings
 
     def run(*losses: float, **more: Any) -> dict[str, Any]:
         curve = [{"seconds": 10.0 * (place + 1), "nats_per_byte": loss} for place, loss in enumerate(losses)]
         return {"curve": curve, "final": curve[-1], "seconds": curve[-1]["seconds"], **more}
 
-    found = {(one["who"], one["whom"]): one for one in overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2)})}
-    assert (found["a", "b"]["seconds"], found["a", "b"]["share"]) == (20.0, pytest.approx(2 / 3))
-    assert found["b", "a"]["seconds"] is None
-    assert not overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2, judge={"fingerprint": "another"})})
+    result = {(item["who"], item["whom"]): item for item in overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2)})}
+    assert (result["a", "b"]["seconds"], result["a", "b"]["share"]) == (20.0, pytest.approx(2 / 3))
+    assert result["b", "a"]["seconds"] is None
+    assert not overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2, evaluator={"fingerprint": "another"})})
     assert not overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2, after="a")})
 
 
-def test_where_who_is_ahead() -> None:
+def test_standings_list_tasks_ahead_and_behind() -> None:
     from bench.ten_minutes.standings import standings
 
     def scores(main: str, **measured: float) -> dict[str, Any]:
@@ -591,18 +605,18 @@ def test_where_who_is_ahead() -> None:
         ("theirs", "codah"): scores("accuracy", accuracy=0.6),
         ("mine+fresh", "codah"): scores("accuracy", accuracy=0.4),
     }
-    found = {one["whom"]: one for one in standings(runs, table, ["glue/sts-b", "codah"])}
-    assert {one["who"] for one in found.values()} == {"mine"}
-    assert found["theirs"]["ahead"] == ["glue/sts-b"]
-    (behind,) = found["theirs"]["behind"]
+    result = {item["whom"]: item for item in standings(runs, table, ["glue/sts-b", "codah"])}
+    assert {item["who"] for item in result.values()} == {"mine"}
+    assert result["theirs"]["ahead"] == ["glue/sts-b"]
+    (behind,) = result["theirs"]["behind"]
     assert (behind["task"], behind["mine"], behind["theirs"]) == ("codah", pytest.approx(50), pytest.approx(60))
-    assert found["mine+fresh"]["ahead"] == ["codah"]
-    small, medium = found["Google's small, 4×512 (test)"], found["Google's medium, 8×512 (test)"]
+    assert result["mine+fresh"]["ahead"] == ["codah"]
+    small, medium = result["Google's small, 4×512 (test)"], result["Google's medium, 8×512 (test)"]
     assert [lost["theirs"] for lost in small["behind"]] == [77.0], "as good is not ahead"
     assert [lost["theirs"] for lost in medium["behind"]] == [78.4]
 
 
-def test_of_two_of_ours_the_one_that_is_ahead_on_more_is_told_of() -> None:
+def test_of_two_bertsmith_runs_the_one_ahead_on_more_tasks_is_listed() -> None:
     from bench.ten_minutes.standings import standings
 
     def scores(value: float) -> dict[str, Any]:
@@ -611,12 +625,12 @@ def test_of_two_of_ours_the_one_that_is_ahead_on_more_is_told_of() -> None:
     runs = {name: {"code": "bertsmith"} for name in ("first", "second", "third")}
     known = {"first": (0.5, 0.5, 0.8), "second": (0.6, 0.7, 0.7), "third": (0.5, 0.5, 0.8)}
     tasks = ["a", "b", "c"]
-    table = {(name, task): scores(one) for name, of in known.items() for task, one in zip(tasks, of, strict=True)}
-    found = {(one["who"], one["whom"]): one for one in standings(runs, table, tasks)}
-    assert ("first", "second") not in found, "who is ahead on more is told of"
-    assert (found["second", "first"]["ahead"], found["second", "third"]["ahead"]) == (["a", "b"], ["a", "b"])
-    assert [lost["task"] for lost in found["second", "first"]["behind"]] == ["c"]
-    assert found["first", "third"]["ahead"] == found["third", "first"]["ahead"] == [], "neither is ahead"
+    table = {(name, task): scores(item) for name, of in known.items() for task, item in zip(tasks, of, strict=True)}
+    result = {(item["who"], item["whom"]): item for item in standings(runs, table, tasks)}
+    assert ("first", "second") not in result, "the run that is ahead on more tasks is listed"
+    assert (result["second", "first"]["ahead"], result["second", "third"]["ahead"]) == (["a", "b"], ["a", "b"])
+    assert [lost["task"] for lost in result["second", "first"]["behind"]] == ["c"]
+    assert result["first", "third"]["ahead"] == result["third", "first"]["ahead"] == [], "neither is ahead"
 
 
 VARIANTS = """
@@ -643,17 +657,17 @@ sys.exit(status)
 
 
 def proxies(folder: Path, losses: dict[str, float], *more: object, status: int = 0) -> int:
-    """The verb, with runs that only pretend; `status` is how the third ends."""
+    """`proxies` with fake runs; `status` is the exit status of the third."""
     module = import_module("bench.ten_minutes.proxies")
     (folder / "v.toml").write_text(VARIANTS, encoding="utf-8")
     original = module._words
 
-    def pretended(one: Any, output: Path, words: list[str]) -> list[str]:
-        real = original(one, output, words)
-        assert ("learning_rate=5e-4" in real) == (one.name == "second")
-        assert real[real.index("--recipe") + 1] == ("bert/mini" if one.name == "third" else "bert/tiny")
-        ends = str(status if one.name == "third" else 0)
-        return [sys.executable, "-c", FAKE, str(output), one.name, str(losses[one.name]), ends]
+    def pretended(item: Any, output: Path, arguments: list[str]) -> list[str]:
+        real = original(item, output, arguments)
+        assert ("learning_rate=5e-4" in real) == (item.name == "second")
+        assert real[real.index("--recipe") + 1] == ("bert/mini" if item.name == "third" else "bert/tiny")
+        ends = str(status if item.name == "third" else 0)
+        return [sys.executable, "-c", FAKE, str(output), item.name, str(losses[item.name]), ends]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_words", pretended)
@@ -661,7 +675,7 @@ def proxies(folder: Path, losses: dict[str, float], *more: object, status: int =
         return call("proxies", folder / "v.toml", "--data", folder, "-o", folder / "out", *more)
 
 
-def test_proxies_are_run_once_and_told_from_the_best_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_proxies_run_once_and_are_sorted_by_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     losses = {"first": 1.0, "second": 0.9, "third": 1.2}
     assert proxies(tmp_path, losses, "--only", "first", "second") == 0
     assert not (tmp_path / "out" / "third").exists()
@@ -677,7 +691,7 @@ def test_proxies_are_run_once_and_told_from_the_best_on(tmp_path: Path, capsys: 
     assert (tmp_path / "out" / "proxies.md").read_text(encoding="utf-8").count("\n") == 5
 
 
-def test_when_a_plateau_is_left() -> None:
+def test_the_end_of_a_plateau_is_detected() -> None:
     off_plateau = import_module("bench.ten_minutes.pretraining").off_plateau
     losses = [9.0] * 20 + [5.6] * 20 + [5.3] * 40
     steps = [
@@ -709,23 +723,25 @@ def test_a_plateau_may_be_left_in_the_second_stage(
         "peak_flops": 8.0,
     }
     stage |= {"name": "short", "curve": [], "final": point}
-    found = pretraining.joined({**stage, "off_plateau": first}, {**stage, "off_plateau": second, "peak_flops": 10.0})
-    assert found["off_plateau"] == expected
-    assert found["peak_flops"] == 10.0
-    assert found["share_of_peak"] == pytest.approx((0.4 + 0.5) / 2)  # the first was measured beside something else
+    result = pretraining.joined({**stage, "off_plateau": first}, {**stage, "off_plateau": second, "peak_flops": 10.0})
+    assert result["off_plateau"] == expected
+    assert result["peak_flops"] == 10.0
+    assert result["share_of_peak"] == pytest.approx((0.4 + 0.5) / 2)  # the first was measured beside something else
 
 
 def test_a_proxy_without_a_result_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     losses = dict.fromkeys(("first", "second", "third"), 1.0)
     for status in (75, 1):
         assert proxies(tmp_path, losses, status=status) == 2
-        told = capsys.readouterr()
-        assert f"third: no result, exit status {status}" in told.out
-        assert "error: no result of third: see their .log" in told.err
-        assert "| first |" in told.out
+        output = capsys.readouterr()
+        assert f"third: no result, exit status {status}" in output.out
+        assert "error: no result of third: see their .log" in output.err
+        assert "| first |" in output.out
 
 
-def test_proxies_whose_time_is_over_leave_as_the_others_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_proxies_that_run_out_of_time_exit_like_other_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     losses = dict.fromkeys(("first", "second", "third"), 1.0)
     assert proxies(tmp_path, losses, "--together", 1, "--stop-after", 0.2) == 75
     assert "error: stopped; what is finished is kept" in capsys.readouterr().err
@@ -733,7 +749,7 @@ def test_proxies_whose_time_is_over_leave_as_the_others_do(tmp_path: Path, capsy
     assert (tmp_path / "out" / "third" / "result.json").exists()
 
 
-def test_proxies_that_are_stopped_end_what_is_under_way(tmp_path: Path) -> None:
+def test_stopped_proxies_stop_their_runs(tmp_path: Path) -> None:
     proxies_module = import_module("bench.ten_minutes.proxies")
     sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
     begun: list[subprocess.Popen[bytes]] = []
@@ -755,16 +771,16 @@ def test_proxies_that_are_stopped_end_what_is_under_way(tmp_path: Path) -> None:
     assert all(process.returncode == -signal.SIGTERM for process in begun)
 
 
-def test_wrong_proxies_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_proxy_files_give_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "v.toml"
-    for text, said in (
+    for text, values in (
         ("variants = 3 3", "cannot be read"),
         ("recipe = 'bert/tiny'", "names no variants"),
         (VARIANTS + "bad = { set = ['steps=0.3'] }", "v.toml, bad: steps=0.3 must be an integer"),
     ):
         file.write_text(text, encoding="utf-8")
         assert call("proxies", file, "--data", tmp_path, "-o", tmp_path / "out") == 78
-        assert said in capsys.readouterr().err
+        assert values in capsys.readouterr().err
     file.write_text(VARIANTS, encoding="utf-8")
     assert call("proxies", file, "--only", "secnd", "--data", tmp_path, "-o", tmp_path / "out") == 78
     assert "has no variant secnd; did you mean second?" in capsys.readouterr().err
@@ -772,20 +788,20 @@ def test_wrong_proxies_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(
     ("file", "count"),
-    [("proxies.toml", 28), ("plateau.toml", 22), ("rotary.toml", 17), ("hidden.toml", 13), ("quick.toml", 35)],
+    [("proxies.toml", 28), ("plateau.toml", 22), ("rotary.toml", 17), ("masking.toml", 13), ("quick.toml", 35)],
 )
-def test_every_proxy_of_ours_is_a_recipe(file: str, count: int) -> None:
+def test_every_proxy_file_has_valid_recipes(file: str, count: int) -> None:
     recipe_of = import_module("bench.ten_minutes.contestants").recipe_of
     given = import_module("bench.ten_minutes.proxies").variants(ROOT / "bench" / "ten_minutes" / file)
     assert len(given) >= count
-    for one in given:
-        made = recipe_of(one.name, recipe=one.recipe, changes=one.changes, minutes=1.0, seed=0)
+    for item in given:
+        made = recipe_of(item.name, recipe=item.recipe, changes=item.changes, minutes=1.0, seed=0)
         steps = [made.batch_sizes.micro_batches(step, made.rank_rows(1)) for step in (0, 1, 10**5)]
-        assert all(len(step) > 0 for step in steps), one.name
+        assert all(len(step) > 0 for step in steps), item.name
 
 
-def test_mistakes_are_one_line(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(*ours(base, "nobody")) == 78
+def test_user_errors_give_one_line(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*bertsmith_run(base, "nobody")) == 78
     assert "any other name needs --recipe" in capsys.readouterr().err
-    assert call(*theirs(base, "odd", "--size", "huge")) == 78
+    assert call(*baseline_run(base, "odd", "--size", "huge")) == 78
     assert "nor such as 8x512" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The paper's ablations in `bench/ten_minutes`: words that `compare` and `ablate` take; and what was measured."""
+"""The paper's ablations in `bench/ten_minutes`: valid `compare` and `ablate` arguments, and the stored results."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from bertsmith.training.recipe import Recipe
 
 
 def plan(output: Path, **changes: object) -> Plan:
-    given: dict[str, object] = {"data": Path("shards"), "tasks": output, "output": output, "steps": 800}
-    return Plan(**given | changes)  # type: ignore[arg-type]
+    defaults: dict[str, object] = {"data": Path("shards"), "tasks": output, "output": output, "steps": 800}
+    return Plan(**defaults | changes)  # type: ignore[arg-type]
 
 
-def values(words: list[str], option: str) -> list[str]:
-    return [words[place + 1] for place, word in enumerate(words) if word == option]
+def values(arguments: list[str], option: str) -> list[str]:
+    return [arguments[index + 1] for index, argument in enumerate(arguments) if argument == option]
 
 
-def trained(words: list[str]) -> dict[str, Recipe]:
-    return chosen_recipes(words[1 : words.index("-d")], recipes.find)
+def trained(arguments: list[str]) -> dict[str, Recipe]:
+    return chosen_recipes(arguments[1 : arguments.index("-d")], recipes.find)
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study_is_two_commands(name: str, tmp_path: Path) -> None:
+def test_a_study_is_one_compare_and_one_ablate_command(name: str, tmp_path: Path) -> None:
     compare, ablate = commands([name], plan(tmp_path, together=6, jobs=14))
     assert (compare[0], ablate[0]) == ("compare", "ablate")
     chosen = trained(compare)
@@ -46,9 +46,9 @@ def test_a_study_is_two_commands(name: str, tmp_path: Path) -> None:
         assert type(recipe.encoder).__module__.endswith("roformer")
         assert recipe.encoder.causal is ("causal_lm" in recipe.objectives)
         assert recipe.encoder.pooler is ("next_sentence" in recipe.objectives)
-    models = dict(word.split("=", 1) for word in ablate[1 : ablate.index("-t")] if "=" in word)
+    models = dict(argument.split("=", 1) for argument in ablate[1 : ablate.index("-t")] if "=" in argument)
     (output,) = values(compare, "-o")
-    assert list(models.values()) == [f"{output}/{folder_name(word)}/last" for word in chosen]
+    assert list(models.values()) == [f"{output}/{folder_name(argument)}/last" for argument in chosen]
     for found in trials(values(ablate, "-t"), values(ablate, "--data"), values(ablate, "--set")):
         assert {"epochs", "learning_rate"} <= {change.partition("=")[0] for change in found.changes}
     assert (values(compare, "--jobs"), values(ablate, "--jobs"), values(ablate, "--seeds")) == (["6"], ["14"], ["3"])
@@ -58,7 +58,7 @@ def test_a_study_is_two_commands(name: str, tmp_path: Path) -> None:
         assert known.source == f"P-BERT {STUDIES[name].source}"
 
 
-def test_sizes_and_steps_are_what_they_are_called(tmp_path: Path) -> None:
+def test_sizes_and_steps_match_their_names(tmp_path: Path) -> None:
     sizes = trained(commands(["sizes"], plan(tmp_path))[0])
     found = [(one.encoder.layers, one.encoder.width, one.encoder.heads) for one in sizes.values()]
     assert found == list(SHAPES.values())
@@ -66,31 +66,34 @@ def test_sizes_and_steps_are_what_they_are_called(tmp_path: Path) -> None:
     compare, ablate = commands(["steps"], plan(tmp_path))
     counts = [one.steps for one in trained(compare).values()]
     assert counts == [100, 200, 400, 800] * 2
-    names = [word.partition("=")[0] for word in ablate[1 : ablate.index("-t")]]
+    names = [argument.partition("=")[0] for argument in ablate[1 : ablate.index("-t")]]
     assert names == [f"{model}_{count}" for model, count in zip(["base"] * 4 + ["ltr"] * 4, counts, strict=True)]
 
 
-def test_what_several_studies_need_is_trained_once(tmp_path: Path) -> None:
+def test_runs_shared_by_studies_are_trained_once(tmp_path: Path) -> None:
     compare, *ablates = commands(["objectives", "steps", "masks"], plan(tmp_path))
     assert len(trained(compare)) == 3 + 6 + 5  # all steps of base and of left to right, and base of the masks: known
-    models = [dict(word.split("=", 1) for word in words[1 : words.index("-t")] if "=" in word) for words in ablates]
+    models = [
+        dict(argument.split("=", 1) for argument in arguments[1 : arguments.index("-t")] if "=" in argument)
+        for arguments in ablates
+    ]
     assert {folder for found in models for folder in found.values()} == {
-        f"{tmp_path / 'pretrained'}/{folder_name(word)}/last" for word in trained(compare)
+        f"{tmp_path / 'pretrained'}/{folder_name(argument)}/last" for argument in trained(compare)
     }
     objectives, steps, masks = models
     assert objectives["base"] == steps["base_800"] == masks["base"]
     assert objectives["ltr"] == steps["ltr_800"] != steps["ltr_400"]
-    assert [values(words, "-o") for words in ablates] == [
+    assert [values(arguments, "-o") for arguments in ablates] == [
         [str(tmp_path / name)] for name in ("objectives", "steps", "masks")
     ]
 
 
-def test_a_study_is_trained_fine_tuned_and_told(
+def test_a_study_is_trained_fine_tuned_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_shards(tmp_path, write_text(tmp_path, between=" ", documents=60), "--vocab-size", 90)
     mrpc(tmp_path / "tasks" / "glue")
-    monkeypatch.setattr(ablations, "_bertsmith", lambda words: call(*words).returncode)
+    monkeypatch.setattr(ablations, "_bertsmith", lambda arguments: call(*arguments).returncode)
     tiny = [
         "encoder.layers=1",
         "encoder.width=16",
@@ -99,7 +102,7 @@ def test_a_study_is_trained_fine_tuned_and_told(
         "batch_size=8",
         "micro_batch_size=0",
     ]
-    words = [
+    arguments = [
         "ablations",
         "objectives",
         "--data",
@@ -109,15 +112,15 @@ def test_a_study_is_trained_fine_tuned_and_told(
         "-o",
         tmp_path / "out",
     ]
-    words += ["--steps", 2, "-t", "glue/mrpc", "--seeds", 1, "--device", "cpu", "--tune", "epochs=1"]
-    words += [
+    arguments += ["--steps", 2, "-t", "glue/mrpc", "--seeds", 1, "--device", "cpu", "--tune", "epochs=1"]
+    arguments += [
         "--tune",
         "head.recurrent_width=8",
-        *(word for one in (*tiny, "eval_rows=8") for word in ("--set", one)),
+        *(argument for one in (*tiny, "eval_rows=8") for argument in ("--set", one)),
     ]
-    assert command_line.main([str(word) for word in words]) == 0
-    said = capsys.readouterr().out
-    assert [line.split()[:3] for line in said.splitlines() if line.startswith("$")] == [
+    assert command_line.main([str(argument) for argument in arguments]) == 0
+    output = capsys.readouterr().out
+    assert [line.split()[:3] for line in output.splitlines() if line.startswith("$")] == [
         ["$", "bertsmith", "compare"],
         ["$", "bertsmith", "ablate"],
     ]
@@ -125,16 +128,16 @@ def test_a_study_is_trained_fine_tuned_and_told(
     assert "ltr+bilstm" in json.dumps(table)
 
 
-def test_a_study_ends_where_a_command_does(tmp_path: Path) -> None:
+def test_a_study_stops_at_the_first_failing_command(tmp_path: Path) -> None:
     for status, error in ((75, StoppedError), (70, BertsmithError)):
         called: list[str] = []
 
-        def told(words: list[str], called: list[str] = called, status: int = status) -> int:
-            called.append(words[0])
+        def text(arguments: list[str], called: list[str] = called, status: int = status) -> int:
+            called.append(arguments[0])
             return status
 
         with pytest.raises(error, match="run the same command again to resume"):
-            run_studies(["masks"], plan(tmp_path), told)
+            run_studies(["masks"], plan(tmp_path), text)
         assert called == ["compare"]
     assert command_line.main(["ablations", "nothing", "--data", "d", "--tasks", "t", "-o", str(tmp_path)]) == 78
 
@@ -153,13 +156,11 @@ def test_a_study_ends_where_a_command_does(tmp_path: Path) -> None:
         ("korean", "paper-medium", "**Ten minutes of Korean by others**", 10),
     ],
 )
-def test_what_was_measured_makes_the_table_that_the_log_tells_of(
-    text: str, name: str, entry: str, least: int, tmp_path: Path
-) -> None:
+def test_stored_results_give_the_table_in_the_log(text: str, name: str, entry: str, least: int, tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    told = table([root / "bench" / "ten_minutes" / "measured" / text], tmp_path, [])["text"]
+    text = table([root / "bench" / "ten_minutes" / "measured" / text], tmp_path, [])["text"]
     log = (root / "LOG.md").read_text(encoding="utf-8")
-    row = next(line for line in told.splitlines() if line.startswith(f"| {name} "))
+    row = next(line for line in text.splitlines() if line.startswith(f"| {name} "))
     numbers = re.findall(r"\d+\.\d+", row.split("|", 3)[3])
     assert len(numbers) >= least
     about = log[log.index(entry) :].split("\n- ")[0]
@@ -175,9 +176,7 @@ def test_what_was_measured_makes_the_table_that_the_log_tells_of(
         ("features", "**The paper's features (Table 7)**", ["docs/features.md"], 12),
     ],
 )
-def test_studies_that_were_measured_are_those_of_the_log_and_the_docs(
-    name: str, entry: str, pages: list[str], count: int
-) -> None:
+def test_stored_studies_match_the_log_and_the_docs(name: str, entry: str, pages: list[str], count: int) -> None:
     root = Path(__file__).parents[2]
     found = json.loads((root / "bench" / "ten_minutes" / "measured" / "studies" / f"{name}.json").read_bytes())
     cells = [row[split] for row in found["rows"] for split in ("dev", "test") if split in row]
@@ -195,7 +194,7 @@ def test_studies_that_were_measured_are_those_of_the_log_and_the_docs(
 @pytest.mark.parametrize(
     ("texts", "picture"), [(["english", "english_twenty"], "minutes.svg"), (["korean"], "minutes_ko.svg")]
 )
-def test_the_picture_of_the_docs_is_what_was_measured(texts: list[str], picture: str, tmp_path: Path) -> None:
+def test_the_plot_in_the_docs_shows_the_stored_results(texts: list[str], picture: str, tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     folders = [root / "bench" / "ten_minutes" / "measured" / name for name in texts]
     found = table(folders, tmp_path, ["quick-pairs", "paper-medium", "baseline"])
@@ -205,10 +204,10 @@ def test_the_picture_of_the_docs_is_what_was_measured(texts: list[str], picture:
     assert passed["share"] < 1 / 3
 
 
-def test_the_docs_have_the_korean_scores_that_were_measured(tmp_path: Path) -> None:
+def test_the_docs_contain_the_stored_korean_scores(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    told = table([root / "bench" / "ten_minutes" / "measured" / "korean"], tmp_path, [])["text"]
-    lines = [line for line in told.splitlines() if line.startswith("| ") and "±" in line]
+    text = table([root / "bench" / "ten_minutes" / "measured" / "korean"], tmp_path, [])["text"]
+    lines = [line for line in text.splitlines() if line.startswith("| ") and "±" in line]
     assert len(lines) == 4
     cells = [cell for line in lines for cell in line.split("|")[-3:-1]]
     scores = [cell.split(" / ")[-1].strip() for cell in cells]  # of KorSTS the second, Spearman

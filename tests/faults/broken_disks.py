@@ -15,7 +15,7 @@ from bertsmith.system.durable import Chunk, Disk, WrittenFile
 
 
 class QuickDisk(Disk):
-    """Not broken, but without syncs: for what is checked after the fault, where only the speed of syncing counts."""
+    """Not broken, but without syncs: faster for checks after the fault."""
 
     def _fsync(self, descriptor: int, path: Path) -> None:
         pass
@@ -39,16 +39,16 @@ class InPlace(Disk):
         return super().write_file(path, chunks, atomic=False)
 
 
-class _HoldsBack(Disk):
-    """Says that files whose name begins with `held` are written, and writes them after one that begins with `until`."""
+class _Delaying(Disk):
+    """Delays files whose name begins with `delayed` until one that begins with `until` is written."""
 
-    held: str
+    delayed: str
     until: str
 
     def write_file(self, path: str | Path, chunks: Iterable[Chunk], *, atomic: bool = True) -> WrittenFile:
         waiting: list[tuple[Path, bytes]] = self.__dict__.setdefault("_waiting", [])
         data = b"".join(chunks)
-        if Path(path).name.startswith(self.held):
+        if Path(path).name.startswith(self.delayed):
             waiting.append((Path(path), data))
             return WrittenFile(len(data), hashlib.sha256(data).hexdigest())
         written = super().write_file(path, [data], atomic=atomic)
@@ -58,16 +58,16 @@ class _HoldsBack(Disk):
         return written
 
 
-class TrainFirst(_HoldsBack):
-    held, until = "held-out-", "train-"
+class TrainFirst(_Delaying):
+    delayed, until = "held-out-", "train-"
 
 
-class IndexFirst(_HoldsBack):
-    held, until = "train-00002", "index.json"  # the last commit
+class IndexFirst(_Delaying):
+    delayed, until = "train-00002", "index.json"  # the last commit
 
 
 class QuickFailing(FailingDisk, QuickDisk):
-    """Counts and fails at syncs like any other, but does not wait for them."""
+    """Counts and fails at syncs like any other operation, but does not sync."""
 
 
 class NoFsyncRecording(NoFsync, RecordingDisk):

@@ -21,9 +21,9 @@ from faults.checkpoint_fixtures import (
     differs_at_the_end,
     oracle,
     save_all,
+    state_problem,
     train_all,
     undisturbed,
-    wrong_state,
 )
 from faults.faulty_disks import FailingDisk, Operation, RecordingDisk
 from faults.power_loss import DiskState, power_loss_states
@@ -36,11 +36,11 @@ from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.signals import StopSignal
 
-RESUMABLE = 75  # the exit status of a run that was asked to stop
+RESUMABLE = 75  # exit status of a run stopped by a signal
 
 
 def operations_of(run: Path) -> list[Operation]:
-    """What three undisturbed saves do to the disk, retention included."""
+    """Disk operations of three undisturbed saves, retention included."""
     disk = RecordingDisk()
     save_all(emptied(run), disk)
     return disk.operations
@@ -55,7 +55,7 @@ def kills(
     again: int = 0,
     seed: int = 0,
 ) -> Outcome:
-    """F1, F2: SIGKILL before `every`-th change, half-way through writes; `again` times also during the resume."""
+    """F1, F2: SIGKILL before each `every`-th change and half-way through writes; `again` times also in the resume."""
     outcome = CheckpointOutcome("kills", only, {"every": every, "again": again, "seed": seed})
     expected, run, acknowledged = oracle(folder / "oracle"), folder / "run", Acknowledgements(folder / "acknowledged")
     kinds = [operation.kind for operation in operations_of(folder / "recorded")]
@@ -68,7 +68,7 @@ def kills(
         if outcome.wants(case):
             acknowledged = Acknowledgements(folder / "acknowledged")
             outcome.landed += _killed(emptied(run), QuickFailing(number, "kill", halfway=halfway), acknowledged, build)
-            if problem := wrong_state(run, acknowledged.steps()) or differs_at_the_end(run, expected):
+            if problem := state_problem(run, acknowledged.steps()) or differs_at_the_end(run, expected):
                 outcome.fail(case, problem)
     chance = random.Random(seed)
     for time in range(again):
@@ -79,13 +79,13 @@ def kills(
             second = int(share * _operations_of_resume(run, folder / "rehearsal"))
             landed = _killed(run, QuickFailing(second, "kill"), acknowledged, build)
             outcome.landed += first and landed
-            if problem := wrong_state(run, acknowledged.steps()) or differs_at_the_end(run, expected):
+            if problem := state_problem(run, acknowledged.steps()) or differs_at_the_end(run, expected):
                 outcome.fail(f"again-{time}", f"kills at {number} and at {second} of the resume: {problem}")
     return outcome
 
 
-def _killed(run: Path, disk: Disk, told: Acknowledgements, build: Build) -> bool:
-    return in_child(partial(save_all, run, disk, build=build, told=told))[0] == -signal.SIGKILL
+def _killed(run: Path, disk: Disk, on_saved: Acknowledgements, build: Build) -> bool:
+    return in_child(partial(save_all, run, disk, build=build, on_saved=on_saved))[0] == -signal.SIGKILL
 
 
 def _operations_of_resume(run: Path, rehearsal: Path) -> int:
@@ -105,43 +105,43 @@ def power_losses(
     whole: bool = False,
     limit: int = 4096,
 ) -> Outcome:
-    """F3: every state that a loss of power can leave behind, within the last save, or of the `whole` run."""
+    """F3: every state that a power loss can leave, within the last save or the `whole` run."""
     outcome = CheckpointOutcome("power_losses", only, {"whole": whole, "limit": limit})
     recorded, recorder = emptied(folder / "recorded"), disk()
     acknowledged: list[tuple[int, int]] = []
-    save_all(recorded / "run", recorder, build=build, told=partial(_note, acknowledged, recorder))
+    save_all(recorded / "run", recorder, build=build, on_saved=partial(_note, acknowledged, recorder))
     states = power_loss_states(recorder.operations, recorded, first=0 if whole else acknowledged[-2][0], limit=limit)
     _check_states(outcome, folder / "lost", states, acknowledged, prefix="")
     return outcome
 
 
 def power_losses_after_kills(folder: Path, *, only: str | None = None, every: int = 1, limit: int = 256) -> Outcome:
-    """F3 with a past: a run stops after `every`-th operation, another goes on, and then the power goes."""
+    """F3 after a kill: a run stops after every `every`-th operation, another resumes, and then the power is lost."""
     outcome = CheckpointOutcome("power_losses_after_kills", only, {"every": every, "limit": limit})
     stop = 1
     while True:
         recorded, disk = emptied(folder / "recorded"), StoppingDisk(stop)
         acknowledged: list[tuple[int, int]] = []
         try:
-            save_all(recorded / "run", disk, told=partial(_note, acknowledged, disk))
+            save_all(recorded / "run", disk, on_saved=partial(_note, acknowledged, disk))
             return outcome
         except StorageError:
             recorder = RecordingDisk()
         recorder.operations = list(disk.operations)
-        save_all(recorded / "run", recorder, told=partial(_note, acknowledged, recorder))
+        save_all(recorded / "run", recorder, on_saved=partial(_note, acknowledged, recorder))
         states = power_loss_states(recorder.operations, recorded, first=stop, limit=limit)
         _check_states(outcome, folder / "lost", states, acknowledged, prefix=f"{stop}-")
         stop += every
 
 
 def _check_states(
-    outcome: Outcome, place: Path, states: list[DiskState], acknowledged: list[tuple[int, int]], *, prefix: str
+    outcome: Outcome, folder: Path, states: list[DiskState], acknowledged: list[tuple[int, int]], *, prefix: str
 ) -> None:
     for number, state in enumerate(states):
         if outcome.wants(f"{prefix}{number}"):
-            state.materialise(emptied(place))
+            state.materialise(emptied(folder))
             outcome.landed += 1
-            if problem := wrong_state(place / "run", [step for at, step in acknowledged if at <= state.after]):
+            if problem := state_problem(folder / "run", [step for at, step in acknowledged if at <= state.after]):
                 outcome.fail(f"{prefix}{number}", f"power lost after operation {state.after}: {problem}")
 
 
@@ -150,7 +150,7 @@ def _note(acknowledged: list[tuple[int, int]], disk: RecordingDisk, step: int) -
 
 
 def refusals(folder: Path, *, only: str | None = None, build: Build = Checkpoints) -> Outcome:
-    """F4: no space and I/O error, once and for good, at every operation, and every write cut short."""
+    """F4: no space and I/O error, once and permanently, at every operation, and short writes."""
     outcome = CheckpointOutcome("refusals", only)
     expected, run = oracle(folder / "oracle"), folder / "run"
     for number, operation in enumerate(operations_of(folder / "recorded")):
@@ -168,18 +168,18 @@ def refusals(folder: Path, *, only: str | None = None, build: Build = Checkpoint
 def _refused(run: Path, disk: FailingDisk, build: Build) -> str:
     acknowledged: list[int] = []
     try:
-        save_all(run, disk, build=build, told=acknowledged.append)
+        save_all(run, disk, build=build, on_saved=acknowledged.append)
         if disk.how != "short":
             return "the run went on as if nothing had happened"
     except StorageError as error:
         reason = os.strerror(getattr(errno, disk.how, 0))
         if not re.match(rf"{reason}: .*{re.escape(str(run.parent))}.* needs [\d,]+ bytes, [\d,]+ are free", str(error)):
             return f"the message is {error}"
-    return wrong_state(run, acknowledged)
+    return state_problem(run, acknowledged)
 
 
 def terminations(folder: Path, *, only: str | None = None, heeded: bool = True) -> Outcome:
-    """F13: SIGTERM or SIGINT while a batch is made or a checkpoint saved: it stops there, and can be gone on from."""
+    """F13: SIGTERM or SIGINT while a batch is collated or a checkpoint saved: the run stops and can be resumed."""
     outcome = CheckpointOutcome("terminations", only, {"heeded": heeded})
     expected, run = oracle(folder / "oracle"), folder / "run"
     saves = len(operations_of(folder / "recorded"))
@@ -188,20 +188,20 @@ def terminations(folder: Path, *, only: str | None = None, heeded: bool = True) 
         for phase in phases:
             case = f"{number.name}-{phase}"
             if outcome.wants(case):
-                status, message = in_child(partial(_asked_to_stop, emptied(run), number, phase, heeded))
+                status, message = in_child(partial(_run_with_signal, emptied(run), number, phase, heeded))
                 outcome.landed += (run / "sent").exists()
                 (run / "sent").unlink(missing_ok=True)
                 newest = Checkpoints(run).resume().state
                 if status != RESUMABLE or newest is None or newest.step >= STEPS:
                     outcome.fail(case, f"it ended with status {status} {message}, at {newest and newest.step} steps")
                 elif problem := differs_at_the_end(run, expected, within=f"checkpoints/step-{STEPS:08}"):
-                    outcome.fail(case, problem)  # the one before it may be that of the stop
+                    outcome.fail(case, problem)  # the previous one may be that of the stop
     return outcome
 
 
-def _asked_to_stop(run: Path, number: signal.Signals, phase: str, heeded: bool) -> None:
-    """A run that gets a signal in some phase; leaves with RESUMABLE where it was stopped by it."""
-    where, _, moment = phase.partition("-")
+def _run_with_signal(run: Path, number: signal.Signals, phase: str, heeded: bool) -> None:
+    """A run that gets a signal in some phase; exits with RESUMABLE if stopped by it."""
+    phase, _, moment = phase.partition("-")
 
     def send() -> None:
         if not (run / "sent").exists():
@@ -209,13 +209,13 @@ def _asked_to_stop(run: Path, number: signal.Signals, phase: str, heeded: bool) 
             os.kill(os.getpid(), number)
 
     def batches(step: int):  # type: ignore[no-untyped-def]
-        if where == "batch" and step == int(moment):
+        if phase == "batch" and step == int(moment):
             send()
         return feed(micro_batch_size=4)(step)
 
     class Signalling(QuickFailing):
         def _strikes(self) -> bool:
-            if where == "disk" and self.done == int(moment):
+            if phase == "disk" and self.done == int(moment):
                 send()
             return super()._strikes()
 
@@ -226,7 +226,7 @@ def _asked_to_stop(run: Path, number: signal.Signals, phase: str, heeded: bool) 
 
 
 def kills_at_random(folder: Path, *, only: str | None = None, count: int = 20, seed: int = 0) -> Outcome:
-    """F2: a whole run in a process of its own, killed at random times until it is through."""
+    """F2: a complete run in a subprocess, killed at random times until it finishes."""
     outcome, chance = CheckpointOutcome("kills_at_random", only, {"count": count, "seed": seed}), random.Random(seed)
     expected, run = oracle(folder / "oracle"), emptied(folder / "run")
     undisturbed()
@@ -236,7 +236,7 @@ def kills_at_random(folder: Path, *, only: str | None = None, count: int = 20, s
             if number % 5 == 0:
                 emptied(run)
             outcome.landed += _killed_after(run, delay)
-            if problem := wrong_state(run, []):
+            if problem := state_problem(run, []):
                 outcome.fail(str(number), f"killed after {delay:.3f} s: {problem}")
     if problem := differs_at_the_end(run, expected):
         outcome.fail("end", problem)
@@ -244,7 +244,7 @@ def kills_at_random(folder: Path, *, only: str | None = None, count: int = 20, s
 
 
 def _killed_after(run: Path, delay: float) -> bool:
-    """A kill that came too late is sent again to a new run, and sooner."""
+    """Kills a run; a kill that comes too late is repeated earlier on a new run."""
 
     def action() -> None:
         signal.signal(signal.SIGALRM, lambda *anything: os.kill(os.getpid(), signal.SIGKILL))

@@ -13,24 +13,24 @@ from bertsmith.training.checkpoints import MANIFEST, OPTIMIZER, WEIGHTS, Checkpo
 
 
 def flips(folder: Path, *, only: str | None = None, spacing: int = 7, bits: int = 1, seed: int = 0) -> Outcome:
-    """A bit in every byte of the manifest, in every third of headers, in every `spacing` bytes of all else."""
+    """One bit in every byte of the manifest, in every third byte of headers, in every `spacing` bytes elsewhere."""
     outcome = CheckpointOutcome("flips", only, {"spacing": spacing, "bits": bits, "seed": seed})
     chance, newest = random.Random(seed), _newest(folder / "run")
     for path in sorted(newest.iterdir()):
         data = path.read_bytes()
         dense = 8 + int.from_bytes(data[:8], "little") if path.name in (WEIGHTS, OPTIMIZER) else 0
-        places = [*range(0, dense, 3), *range(dense, len(data), spacing)]
+        offsets = [*range(0, dense, 3), *range(dense, len(data), spacing)]
         if path.name == MANIFEST:
-            places = list(range(len(data)))
-        for place in places:
+            offsets = list(range(len(data)))
+        for offset in offsets:
             for bit in chance.sample(range(8), bits):
-                if outcome.wants(f"{path.name}:{place}:{bit}"):
+                if outcome.wants(f"{path.name}:{offset}:{bit}"):
                     changed = bytearray(data)
-                    changed[place] ^= 1 << bit
+                    changed[offset] ^= 1 << bit
                     path.write_bytes(changed)
                     outcome.landed += path.read_bytes() != data
-                    if problem := _unnoticed(folder / "run", path):
-                        outcome.fail(f"{path.name}:{place}:{bit}", problem)
+                    if problem := _detection_problem(folder / "run", path):
+                        outcome.fail(f"{path.name}:{offset}:{bit}", problem)
         path.write_bytes(data)
     if problem := _noticed_without_cause(folder / "run"):
         outcome.fail("none", problem)
@@ -38,7 +38,7 @@ def flips(folder: Path, *, only: str | None = None, spacing: int = 7, bits: int 
 
 
 def truncations(folder: Path, *, only: str | None = None, count: int = 30) -> Outcome:
-    """Every file cut at `count` places, also to nothing, made one byte longer, and removed."""
+    """Every file truncated at `count` offsets, emptied, extended by one byte, and removed."""
     outcome = CheckpointOutcome("truncations", only, {"count": count})
     newest = _newest(folder / "run")
     for path in sorted(newest.iterdir()):
@@ -49,7 +49,7 @@ def truncations(folder: Path, *, only: str | None = None, count: int = 30) -> Ou
                 if size < 0:
                     path.unlink()
                 outcome.landed += 1
-                if problem := _unnoticed(folder / "run", path):
+                if problem := _detection_problem(folder / "run", path):
                     outcome.fail(f"{path.name}:{size}", problem)
         path.write_bytes(data)
     return outcome
@@ -60,8 +60,8 @@ def _newest(run: Path) -> Path:
     return Checkpoints(run).all()[-1]
 
 
-def _unnoticed(run: Path, path: Path) -> str:
-    """What is wrong with how damage to the newest is met: it must be passed over by name, for the one before it."""
+def _detection_problem(run: Path, path: Path) -> str:
+    """Problem if damage to the newest checkpoint is not detected: it must be skipped by name for the previous one."""
     try:
         resumed = Checkpoints(run).resume()
     except Exception as error:
@@ -77,5 +77,5 @@ def _unnoticed(run: Path, path: Path) -> str:
 
 def _noticed_without_cause(run: Path) -> str:
     resumed = Checkpoints(run).resume()
-    whole = resumed.state is not None and resumed.state.step == STEPS and not resumed.skipped
-    return "" if whole else f"whole checkpoints are passed over: {resumed.skipped}"
+    intact = resumed.state is not None and resumed.state.step == STEPS and not resumed.skipped
+    return "" if intact else f"intact checkpoints are skipped: {resumed.skipped}"

@@ -19,7 +19,7 @@ from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import MicroBatches, Trainer
 
-STEPS, EVERY = 6, 2  # three saves: the third gives up the first
+STEPS, EVERY = 6, 2  # three saves: the third removes the first
 FILES = {"recipe.json": b'{"encoder": {"kind": "bert"}}', "vocab.txt": b"[PAD]\n[UNK]\nthe\n"}
 FACTS = {"tokenizer": "3f9a", "data": "81c2"}
 Build = Callable[..., Checkpoints]
@@ -33,7 +33,7 @@ class CheckpointOutcome(Outcome):
 
 
 def small_trainer(stopper: StopSignal | None = None, batches: MicroBatches | None = None) -> Trainer:
-    """Dropout is on, and the clock stands still so that equal runs write equal bytes."""
+    """With dropout and a stopped clock, so that equal runs write equal bytes."""
     plan = TrainingPlan(steps=STEPS, learning_rate=0.05, warmup=2 / STEPS)
     return trainer(
         plan=plan, dropout=0.3, clock=lambda: 0.0, stop_signal=stopper, feed=batches or feed(micro_batch_size=4)
@@ -42,12 +42,12 @@ def small_trainer(stopper: StopSignal | None = None, batches: MicroBatches | Non
 
 @cache
 def undisturbed() -> tuple[tuple[str, ...], dict[int, TrainingState]]:
-    """The losses of a run that nothing disturbs, as hex floats, and copies of its states where it saves."""
-    made, losses, states = small_trainer(), [], {}
-    for step in made:
+    """Losses of an undisturbed run as hex floats, and copies of its saved states."""
+    small, losses, states = small_trainer(), [], {}
+    for step in small:
         losses.append(step.loss.hex())
         if step.number % EVERY == 0:
-            kept = made.state()
+            kept = small.state()
             weights = {name: value.clone() for name, value in kept.weights.items()}
             moments = {name: value.clone() for name, value in kept.optimizer.items()}
             states[step.number] = TrainingState(weights, moments, kept.progress, kept.environment)
@@ -55,46 +55,46 @@ def undisturbed() -> tuple[tuple[str, ...], dict[int, TrainingState]]:
 
 
 def save_all(
-    run: Path, disk: Disk, *, build: Build = Checkpoints, told: Callable[[int], None] = lambda step: None
+    run: Path, disk: Disk, *, build: Build = Checkpoints, on_saved: Callable[[int], None] = lambda step: None
 ) -> None:
-    """Saves what is not there yet of the three states; `told` hears which steps are acknowledged."""
+    """Saves the missing ones of the three states; `on_saved` is called with acknowledged steps."""
     with build(run, files=FILES, facts=FACTS, disk=disk) as checkpoints:
         resumed = checkpoints.resume()
-        done = resumed.state.step if resumed.state is not None else 0
-        told(done)
+        saved_step = resumed.state.step if resumed.state is not None else 0
+        on_saved(saved_step)
         for step, state in undisturbed()[1].items():
-            if step >= done:  # also the one that is there: what a killed process left to be given up is given up now
+            if step >= saved_step:  # also an existing one: what a killed process left to be removed is removed now
                 checkpoints.save(state)
-                told(step)
+                on_saved(step)
 
 
 def train_all(
     run: Path, disk: Disk, *, stopper: StopSignal | None = None, batches: MicroBatches | None = None
 ) -> list[str]:
-    """The loop of a run from wherever it stands to its end or to a stop: the losses of its steps as hex floats."""
+    """Trains from the current state to the end or to a stop; returns losses as hex floats."""
     losses = []
     with Checkpoints(run, files=FILES, facts=FACTS, disk=disk) as checkpoints:
-        made = small_trainer(stopper, batches)
-        made.load(checkpoints.resume().state)
-        for step in made:
+        small = small_trainer(stopper, batches)
+        small.load(checkpoints.resume().state)
+        for step in small:
             losses.append(step.loss.hex())
             if step.number % EVERY == 0:
-                checkpoints.save(made.state())
-        checkpoints.save(made.state())
+                checkpoints.save(small.state())
+        checkpoints.save(small.state())
     return losses
 
 
 def oracle(run: Path) -> dict[str, bytes | None]:
-    """What a run that nothing disturbs leaves behind, made in `run` if it is not there yet."""
+    """Files of an undisturbed run, created in `run` if missing."""
     if not run.exists():
         save_all(emptied(run), QuickDisk())
     return snapshot(run)
 
 
-def wrong_state(run: Path, acknowledged: list[int]) -> str:
-    """What is wrong with the checkpoints after a fault: nothing acknowledged is lost, no wrong byte is accepted.
+def state_problem(run: Path, acknowledged: list[int]) -> str:
+    """Problem with the checkpoints after a fault: nothing acknowledged is lost, no wrong byte is accepted.
 
-    Nothing is changed: the folder is read as the fault has left it.
+    Read-only: the folder stays as the fault has left it.
     """
     checkpoints = Checkpoints(run)
     try:
@@ -103,22 +103,26 @@ def wrong_state(run: Path, acknowledged: list[int]) -> str:
         return f"no checkpoint can be gone on from: {error}"
     if resumed.skipped:
         return f"a checkpoint has its name but is not whole: {resumed.skipped[0]}"
-    found = resumed.state.step if resumed.state is not None else 0
-    if found < max(acknowledged, default=0):
-        return f"step {max(acknowledged)} was acknowledged, the newest is {found}"
+    newest_step = resumed.state.step if resumed.state is not None else 0
+    if newest_step < max(acknowledged, default=0):
+        return f"step {max(acknowledged)} was acknowledged, the newest is {newest_step}"
     if resumed.state is not None:
-        expected = undisturbed()[1].get(found)
+        expected = undisturbed()[1].get(newest_step)
         if expected is None or not equal(resumed.state, expected):
-            return f"the state of step {found} is not the one that was saved"
+            return f"the state of step {newest_step} is not the one that was saved"
     good = sum(1 for path in checkpoints.all() if _verifies(path))
     if good < min(2, len({step for step in acknowledged if step})):
         return f"{good} verified checkpoints are left after {acknowledged} were acknowledged"
     return ""
 
 
-def equal(ours: TrainingState, theirs: TrainingState) -> bool:
-    numbers = ours.progress == theirs.progress
-    return numbers and same(ours.weights, theirs.weights) and same(ours.optimizer, theirs.optimizer)
+def equal(actual_state: TrainingState, expected_state: TrainingState) -> bool:
+    numbers = actual_state.progress == expected_state.progress
+    return (
+        numbers
+        and same(actual_state.weights, expected_state.weights)
+        and same(actual_state.optimizer, expected_state.optimizer)
+    )
 
 
 def _verifies(path: Path) -> bool:
@@ -130,10 +134,10 @@ def _verifies(path: Path) -> bool:
 
 
 def differs_at_the_end(run: Path, expected: dict[str, bytes | None], *, learning: bool = True, within: str = "") -> str:
-    """Goes on to the end: the same losses from there, the very bytes of an undisturbed run, nothing left over.
+    """Resumes to the end: same losses, same bytes as an undisturbed run, no leftover files.
 
-    Without `learning`, what is still to be saved is taken from the undisturbed run. Only names that begin with `within`
-    are compared.
+    Without `learning`, the remaining states are taken from the undisturbed run. Only names that begin with `within` are
+    compared.
     """
     torch.manual_seed(0)
     try:
@@ -144,14 +148,14 @@ def differs_at_the_end(run: Path, expected: dict[str, bytes | None], *, learning
         return f"the resumed run ended with {error!r}"
     if losses != list(undisturbed()[0])[STEPS - len(losses) :]:
         return "the losses after the resume are other ones"
-    found = snapshot(run)
-    every = [name for name in sorted(found.keys() | expected.keys()) if name.startswith(within)]
-    names = [name for name in every if found.get(name, 0) != expected.get(name, 0)]
+    files = snapshot(run)
+    every = [name for name in sorted(files.keys() | expected.keys()) if name.startswith(within)]
+    names = [name for name in every if files.get(name, 0) != expected.get(name, 0)]
     return f"the resumed run differs in {', '.join(names)}" if names else ""
 
 
 class Acknowledgements:
-    """Steps that a process which may be killed at any moment has said to be safe."""
+    """Steps that a process, which may be killed at any moment, has acknowledged as saved."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

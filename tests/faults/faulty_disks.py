@@ -1,6 +1,6 @@
 """Disks that record every change or fail on demand.
 
-Only the primitives of `Disk` are watched: what a writer does above them is exactly what it does on the real disk.
+Only the primitives of `Disk` are wrapped: writers above them behave exactly as on the real disk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One change of the disk. `target` is the new name of a rename, `data` what a write put at the end of the file."""
+    """One disk operation. `target` is the new name of a rename, `data` what a write appended."""
 
     kind: Kind
     path: Path
@@ -31,7 +31,7 @@ class Operation:
 
 
 class WatchedDisk(Disk):
-    """Hands every primitive to `_perform`, with what it is and the act itself."""
+    """Passes every primitive to `_perform`, as an `Operation` and a callable."""
 
     def _perform(self, operation: Operation, act: Callable[[], Result]) -> Result:
         return act()
@@ -62,7 +62,7 @@ class WatchedDisk(Disk):
 
 
 class RecordingDisk(WatchedDisk):
-    """Does everything and keeps the list of it, for `power_loss.power_loss_states`."""
+    """Performs and records all operations, for `power_loss.power_loss_states`."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -79,11 +79,11 @@ class RecordingDisk(WatchedDisk):
 
 
 class FailingDisk(WatchedDisk):
-    """Fails at change number `fail_at`, counted from 0; `landed` says whether it came to that.
+    """Fails at operation number `fail_at`, counted from 0; `landed` tells whether it was reached.
 
-    "kill" ends this process by SIGKILL, before the change, or `halfway`: after half of a write, or right after any
-    other change. "ENOSPC" and "EIO" raise once, and for good with `lasting`, half of a write being done. "short" lets
-    one write write less than it was given, which is no error.
+    "kill" ends this process by SIGKILL before the operation or, with `halfway`, after half of a write or right after
+    any other operation. "ENOSPC" and "EIO" raise once, or permanently with `lasting`, after half of a write. "short"
+    makes one write incomplete, which is not an error.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Hostile model folders (F7): each case modifies a valid folder.
 
-A case gets the folder and a place outside it that must not change; most bring code that would leave a file there.
+A case gets the folder and a path outside it that must not change; most contain code that would write a file there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ JSON_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "special
 
 
 class Runs:
-    """Unpickled, it leaves a file outside."""
+    """When unpickled, writes a file outside the folder."""
 
     def __init__(self, outside: Path) -> None:
         self.outside = outside
@@ -41,7 +41,7 @@ class Runs:
 
 
 def write(name: str, make: Callable[[Path], bytes]) -> Case:
-    """The case in which one file holds other bytes."""
+    """A case with other bytes in one file."""
 
     def case(folder: Path, outside: Path) -> None:
         (folder / name).write_bytes(make(outside))
@@ -75,11 +75,8 @@ for case, (data, _) in WRONG.items():
     CASES[f"header: {case}"] = write(WEIGHTS, lambda _, data=data: data)
 
 
-# --- weights that are nearly right ---------------------------------------------------------------------------------
-
-
 def header(change: Callable[[dict[str, Any]], Any], *, more: bytes = b"") -> Case:
-    """The case in which only the header of the real weights is changed."""
+    """A case with a changed header of the real weights."""
 
     def case(folder: Path, outside: Path) -> None:
         data = (folder / WEIGHTS).read_bytes()
@@ -103,7 +100,7 @@ KEY = "bert.encoder.layer.0.attention.self.key.weight"
 def _moved(found: dict[str, Any], by: int) -> None:
     for name, one in found.items():
         if name != "__metadata__":
-            one["data_offsets"] = [place + by for place in one["data_offsets"]]
+            one["data_offsets"] = [outside + by for outside in one["data_offsets"]]
 
 
 CASES["two weights in one place"] = header(
@@ -117,19 +114,19 @@ CASES["empty table"] = header(lambda found: entry(found, TABLE).update(shape=[0,
 CASES["two spellings"] = header(lambda found: found.update({KEY.removeprefix("bert."): entry(found, QUERY)}))
 
 
-def many(count: int) -> Case:
-    """The case with that many tensors."""
+def many_tensors(count: int) -> Case:
+    """A case with `count` tensors."""
     one = '"%07d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
     return write(WEIGHTS, lambda _: raw(("{" + ",".join(one % number for number in range(count)) + "}").encode()))
 
 
-CASES["a million tensors"] = many(1_000_000)
-CASES["200,000 tensors"] = many(200_000)
-CASES["30,000 tensors"] = many(30_000)
+CASES["a million tensors"] = many_tensors(1_000_000)
+CASES["200,000 tensors"] = many_tensors(200_000)
+CASES["30,000 tensors"] = many_tensors(30_000)
 
 
-def nine_layers_of_nothing(folder: Path, outside: Path) -> None:
-    """Each layer named once, so that a builder who trusts the names builds thousands."""
+def huge_layer_numbers(folder: Path, outside: Path) -> None:
+    """A few tensors with large layer numbers, so that a builder that trusts names creates thousands of layers."""
     change_weights(
         folder, lambda tensors: tensors.update({f"bert.encoder.layer.{n}.odd": torch.ones(1) for n in range(2, 9000)})
     )
@@ -137,7 +134,7 @@ def nine_layers_of_nothing(folder: Path, outside: Path) -> None:
 
 
 def larger_than_memory(folder: Path, outside: Path) -> None:
-    """A hole of 4 TiB in the place of the table, as config.json has it."""
+    """A sparse file of 4 TiB for an embedding table of the size in config.json."""
     change_config(folder, vocab_size=1 << 30, hidden_size=1024)
     size = (1 << 30) * 1024 * 4
     text = raw({TABLE: {"dtype": "F32", "shape": [1 << 30, 1024], "data_offsets": [0, size]}})
@@ -146,11 +143,9 @@ def larger_than_memory(folder: Path, outside: Path) -> None:
         file.truncate(len(text) + size)
 
 
-CASES["layers of nothing"] = nine_layers_of_nothing
+CASES["layers of nothing"] = huge_layer_numbers
 CASES["larger than memory"] = larger_than_memory
 
-
-# --- settings ------------------------------------------------------------------------------------------------------
 
 SIZES = ("hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size", "max_position_embeddings")
 for key in (*SIZES, "num_attention_heads", "type_vocab_size"):
@@ -167,7 +162,7 @@ CASES["infinite dropout"] = write("config.json", lambda _: b'{"model_type": "ber
 
 
 def own_code(folder: Path, outside: Path) -> None:
-    """A model that brings its own Python."""
+    """A model with its own Python code."""
     (folder / "modeling_evil.py").write_text(f"open({str(outside / 'canary')!r}, 'w')\nclass Evil: pass\n")
     change_config(folder, model_type="evil", auto_map={"AutoModel": "modeling_evil.Evil"}, architectures=["Evil"])
 
@@ -193,11 +188,8 @@ for file in ("config.json", "tokenizer.json"):
         CASES[f"{file}: {case}"] = write(file, lambda _, data=data: data)
 
 
-# --- what is no file, and what is not in the folder ----------------------------------------------------------------
-
-
 def exchanged(name: str, make: Callable[[Path, Path], Any]) -> Case:
-    """The case in which something else stands under the name of a file."""
+    """A case in which a file is replaced by something else."""
 
     def case(folder: Path, outside: Path) -> None:
         shutil.copyfile(folder / name, outside / name) if (folder / name).exists() else None
@@ -218,7 +210,7 @@ for name in ("config.json", WEIGHTS, "tokenizer.json", "vocab.txt"):
 
 
 def index(weight_map: Any) -> Case:
-    """The case of an index that says this; its weights lie outside."""
+    """A case with this index, whose weights are outside the folder."""
 
     def case(folder: Path, outside: Path) -> None:
         shutil.move(folder / WEIGHTS, outside / WEIGHTS)
@@ -244,11 +236,8 @@ CASES["index to 5,000 files"] = index({str(number): f"{number}.safetensors" for 
 CASES["index to itself"] = index({TABLE: INDEX})
 
 
-# --- tokenizers, checksums, other roads ----------------------------------------------------------------------------
-
-
 def vocabulary(ids: Any) -> Case:
-    """The case of a tokenizer.json with these ids."""
+    """A case with a tokenizer.json with these ids."""
 
     def case(folder: Path, outside: Path) -> None:
         found = json.loads((folder / "tokenizer.json").read_text())
@@ -267,8 +256,8 @@ CASES["a mask that is no token"] = write("tokenizer_config.json", lambda _: b'{"
 CASES["special tokens that are lists"] = write("tokenizer_config.json", lambda _: b'{"mask_token": ["[MASK]"]}')
 
 
-def bare_vocabulary(make: Callable[[Path], bytes]) -> Case:
-    """The case of a tokenizer that is a vocab.txt and nothing else."""
+def vocabulary_only(make: Callable[[Path], bytes]) -> Case:
+    """A case with a tokenizer that is only a vocab.txt."""
 
     def case(folder: Path, outside: Path) -> None:
         for name in JSON_FILES[1:]:
@@ -278,18 +267,18 @@ def bare_vocabulary(make: Callable[[Path], bytes]) -> Case:
     return case
 
 
-CASES["vocab.txt: pickle"] = bare_vocabulary(pickled)
-CASES["vocab.txt: empty"] = bare_vocabulary(lambda _: b"")
-CASES["vocab.txt: not UTF-8"] = bare_vocabulary(lambda _: b"[PAD]\n\xff\n")
-CASES["vocab.txt: a token twice"] = bare_vocabulary(lambda _: b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n")
-CASES["vocab.txt: a million tokens"] = bare_vocabulary(
+CASES["vocab.txt: pickle"] = vocabulary_only(pickled)
+CASES["vocab.txt: empty"] = vocabulary_only(lambda _: b"")
+CASES["vocab.txt: not UTF-8"] = vocabulary_only(lambda _: b"[PAD]\n\xff\n")
+CASES["vocab.txt: a token twice"] = vocabulary_only(lambda _: b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n")
+CASES["vocab.txt: a million tokens"] = vocabulary_only(
     lambda _: b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n" + b"".join(b"%d\n" % number for number in range(1_000_000))
 )
-CASES["vocab.txt: 65 MiB"] = bare_vocabulary(lambda _: b"x" * (65 << 20))
+CASES["vocab.txt: 65 MiB"] = vocabulary_only(lambda _: b"x" * (65 << 20))
 
 
 def checksums(files: Any) -> Case:
-    """The case of a seal that is whole and lies."""
+    """A case with valid checksums of wrong contents."""
     return write("checksums.json", lambda _: checksummed_json({"format": 1, "files": files}))
 
 
@@ -302,7 +291,7 @@ CASES["checksums of another time"] = write("checksums.json", lambda _: checksumm
 
 
 def google(change: Callable[[Path], Any]) -> Case:
-    """The case of one of Google's checkpoints; these are met on the road of `import_folder`."""
+    """A case with one of Google's checkpoints, opened by `import_folder`."""
 
     def case(folder: Path, outside: Path) -> None:
         shutil.rmtree(folder)

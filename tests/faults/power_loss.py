@@ -1,8 +1,8 @@
 """All disk states that a power loss can leave, computed from the record of a `RecordingDisk`.
 
-kill -9 does not test fsync, since what the process wrote is still in memory; this does. The model is harsher than real
-file systems: an fsync saves a file's contents but not its name, the sync of a folder saves names but not contents,
-and nothing else is in order.
+kill -9 does not test fsync, since written data is still in the page cache; this does. The model is stricter than real
+file systems: an fsync makes a file's contents durable but not its name, the sync of a folder makes names durable but
+not contents, and there is no other ordering.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from faults.faulty_disks import Operation
 
 @dataclass(frozen=True, slots=True)
 class DiskState:
-    """What may be found after the power went: `files` holds contents by path, None for a folder.
+    """A possible state after a power loss: `files` holds contents by path, None for a folder.
 
-    `after` is how many operations had been issued; the largest number where several lead to the same files.
+    `after` is the number of issued operations, the largest one if several lead to the same files.
     """
 
     after: int
     files: dict[str, bytes | None]
 
     def materialise(self, folder: Path) -> None:
-        """Lays the files down in `folder`, which is empty."""
+        """Writes the files to `folder`, which is empty."""
         for name, contents in sorted(self.files.items()):
             if contents is None:
                 (folder / name).mkdir()
@@ -37,16 +37,16 @@ class DiskState:
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """A file or a folder as the running system sees it, and what of it is on the disk for sure."""
+    """A file or a folder as the running system sees it, and its durable part."""
 
     folder: bool
     entries: dict[str, _Node] = field(default_factory=dict)
-    writes: list[tuple[int, bytes | None]] = field(default_factory=list)  # (offset, data); None cuts the file to 0
+    writes: list[tuple[int, bytes | None]] = field(default_factory=list)  # (offset, data); None truncates the file to 0
     length: int = 0
-    durable: int = 0  # how many of the writes an fsync has covered
+    durable: int = 0  # number of writes covered by an fsync
 
     def variants(self) -> list[bytes]:
-        """What may be on the disk: unsynced writes kept, lost, torn, out of order, or nothing but their length."""
+        """Possible contents on disk: unsynced writes kept, lost, torn, reordered, or only their length."""
         sure, risky = self.writes[: self.durable], self.writes[self.durable :]
         count = len(risky)
         if count <= 4:
@@ -72,19 +72,19 @@ def _replayed(writes: Sequence[tuple[int, bytes | None]]) -> bytes:
     return bytes(contents)
 
 
-Change = tuple[_Node, str, _Node | None]  # folder, name, what the name now stands for
+Change = tuple[_Node, str, _Node | None]  # folder, name, node
 
 
 @dataclass(slots=True, eq=False)
 class _Renaming:
-    """Changes of names that happen together, and the folders whose sync they still wait for."""
+    """Atomic name changes, and the folders whose sync they depend on."""
 
     changes: list[Change]
     awaits: list[_Node]
 
 
 class _Model:
-    """A file system below `root` that follows a list of operations and knows what is not yet safe."""
+    """A file system below `root` that replays operations and tracks what is not yet durable."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.top = root, _Node(folder=True)
@@ -135,7 +135,7 @@ class _Model:
             self._change((folder, name, None))
 
     def states(self, limit: int, chance: random.Random) -> Iterator[dict[str, bytes | None]]:
-        """Any set of unsynced name changes lost, times any variant of each file; `limit` drawn where more than that."""
+        """Any subset of unsynced name changes lost, times any variant of each file; at most `limit`, sampled."""
         risky = [renaming for renaming in self.names if renaming.awaits]
         lost: Iterator[Sequence[_Renaming]] = itertools.chain.from_iterable(
             itertools.combinations(risky, size) for size in range(len(risky) + 1)
@@ -175,9 +175,9 @@ class _Model:
 def power_loss_states(
     operations: Sequence[Operation], root: Path, *, first: int = 0, limit: int = 4096, seed: int = 0
 ) -> list[DiskState]:
-    """Every state of the disk below `root`, empty at first, if the power goes after `first` or more of `operations`.
+    """Every disk state below `root`, initially empty, if the power is lost after `first` or more of `operations`.
 
-    Above `limit` states at one moment, `limit` of them are drawn.
+    Above `limit` states at one point, `limit` of them are sampled.
     """
     model, chance = _Model(root), random.Random(seed)
     found: dict[tuple[tuple[str, bytes | None], ...], int] = {}

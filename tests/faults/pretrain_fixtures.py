@@ -21,7 +21,7 @@ from bertsmith.tokenizers.wordpiece import Config
 from bertsmith.training.checkpoints import OPTIMIZER, WEIGHTS, Checkpoint, Checkpoints
 from bertsmith.training.log import last_of_each_step, read_events
 
-STEPS, EVERY = 10, 3  # saved after 3, 6 and 9 steps and at the end; scored after 4 and 8 and at the end
+STEPS, EVERY = 10, 3  # checkpoints after 3, 6 and 9 steps and at the end; evaluation after 4 and 8 and at the end
 SMALL = [
     "encoder.width=32",
     "encoder.heads=2",
@@ -33,12 +33,12 @@ SMALL = [
 SMALL += [f"steps={STEPS}", "warmup=0.2", "learning_rate=2e-2", "eval_every=4", "eval_rows=8"]
 MODEL = "model.safetensors"
 QUICK: Patch = ("quick_start", {})
-RESUMABLE = 75  # the exit status of a run that was asked to stop
+RESUMABLE = 75  # exit status of a run stopped by a signal
 
 
 @dataclass
 class PretrainOutcome(Outcome):
-    """Tells also which kinds of faults there were."""
+    """Also counts the kinds of faults."""
 
     options: dict[str, int | str] = field(default_factory=dict)  # type: ignore[assignment]
     kinds: Counter[str] = field(default_factory=Counter)
@@ -59,25 +59,25 @@ class PretrainOutcome(Outcome):
 
 @dataclass(frozen=True)
 class Oracle:
-    """A run that nothing disturbs. Numbers as hex floats, files as bytes, checkpoints by their sums."""
+    """An undisturbed run: numbers as hex floats, files as bytes, checkpoints as checksums."""
 
     losses: list[str]
     evaluations: list[str]
     models: dict[str, bytes]
-    states: dict[int, tuple[str, str]]  # after each step: sha256 of weights and of the optimiser's state
+    states: dict[int, tuple[str, str]]  # after each step: sha256 of weights and optimizer state
     seconds: float  # of CPU time
     first_step: float  # seconds until it was logged
 
 
 class Scene:
-    """`with Scene(folder) as scene:` a fork server, shards, and the oracle of the run that is disturbed."""
+    """`with Scene(folder) as scene:` a fork server, shards, and the oracle of the run under test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.server = Server(folder / "said")
         self.shards = make_shards(folder / "data")
         self.run = folder / "run"
-        self.sent = folder / "sent"  # made by a fault when it lands
+        self.sent = folder / "sent"  # created by a fault when it lands
         self.server.ready()
 
     def __enter__(self) -> Self:
@@ -87,7 +87,7 @@ class Scene:
         self.server.__exit__()
 
     def words(self, run: Path | None = None, *changes: str, every: int = EVERY) -> list[object]:
-        """The command; the same one begins and goes on."""
+        """The command, the same to start and to resume."""
         found: list[object] = ["pretrain", "bert/tiny", "--data", self.shards, "--output", run or self.run]
         return [*found, "--device", "cpu", "--quiet", *SMALL, f"save_every={every}", *changes]
 
@@ -96,7 +96,7 @@ class Scene:
 
     @cached_property
     def oracle(self) -> Oracle:
-        """Saved after every step, which changes no number."""
+        """With a checkpoint after every step, which does not change the results."""
         run, began = emptied(self.folder / "oracle"), time.time()
         ended = self.server.call(self.words(run, "keep_checkpoints=99", every=1), QUICK)
         assert ended.status == 0, ended.errors
@@ -111,15 +111,15 @@ class Scene:
 
     @cached_property
     def changes(self) -> int:
-        """How many times an undisturbed run changes the disk."""
+        """Number of disk operations of an undisturbed run."""
         path = self.folder / "changes"
         assert self.call(("count_changes", {"path": str(path)}), run=emptied(self.folder / "counted")).status == 0
         return len(path.read_bytes())
 
-    def wrong_state(self, run: Path | None = None) -> str:
-        """What is wrong with a run folder after a fault, which is only read; nothing if it can be gone on from.
+    def state_problem(self, run: Path | None = None) -> str:
+        """Problem with a run folder after a fault, read-only; empty if it can be resumed.
 
-        Nothing that was acknowledged is lost, no more than one interval, and no wrong byte is taken for a good one.
+        No acknowledged checkpoint is lost, at most one interval is lost, and no wrong byte is accepted.
         """
         run = run or self.run
         checkpoints, events = Checkpoints(run), read_events(run / "events.jsonl")
@@ -139,7 +139,7 @@ class Scene:
         return ""
 
     def differs_at_the_end(self, *patches: Patch, run: Path | None = None) -> str:
-        """The same command goes on to the end: the bits of the undisturbed run, and nothing left over."""
+        """Resumes to the end: same bits as the undisturbed run, no leftover files."""
         run = run or self.run
         ended = self.call(*patches, run=run)
         if ended.status != 0:
@@ -147,7 +147,7 @@ class Scene:
         return self.differs(run)
 
     def differs(self, run: Path) -> str:
-        """In what a finished run folder differs from the undisturbed one."""
+        """Differences of a finished run folder from the undisturbed one."""
         if numbers(run, "step") != self.oracle.losses:
             return f"the losses are {numbers(run, 'step')}, not {self.oracle.losses}"
         if numbers(run, "evaluation") != self.oracle.evaluations:
@@ -169,12 +169,12 @@ class Scene:
 
 
 def numbers(run: Path, kind: str) -> list[str]:
-    """The losses of all steps or evaluations, as if the run had never been interrupted."""
+    """Losses of all steps or evaluations, without repeated ones."""
     return [float(event["loss"]).hex() for event in last_of_each_step(read_events(run / "events.jsonl"), kind)]
 
 
 def newest(run: Path) -> int:
-    """The step of the newest good checkpoint; 0 if there is none."""
+    """The step of the newest valid checkpoint; 0 if there is none."""
     state = Checkpoints(run).resume().state
     return state.step if state is not None else 0
 
@@ -187,7 +187,7 @@ def wait_for(path: Path, *, seconds: float = 30.0, until: Callable[[Path], bool]
 
 
 def make_shards(base: Path) -> Path:
-    """A few hundred sentences of a small language."""
+    """Shards of a few hundred sentences of a small synthetic language."""
     base.mkdir(parents=True, exist_ok=True)
     draw = random.Random(0)
     line = "the smith heats iron and strikes an anvil while fire burns 쇠를 두드린다"

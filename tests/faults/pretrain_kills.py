@@ -14,25 +14,25 @@ from faults.shard_fixtures import Outcome
 
 from bertsmith.training.log import read_events
 
-TRIES = 12  # for a kill that comes when the run is over
+TRIES = 12  # for a kill that comes after the run has finished
 
 
 def patches_of(build: str) -> list[Patch]:
-    """A build that is broken on purpose, by the name of its patch."""
+    """The patches of a deliberately broken build, by name."""
     return [(build, {})] if build else []
 
 
 def kills_at_random(
     scene: Scene, *, only: str | None = None, count: int = 20, seed: int = 0, build: str = ""
 ) -> Outcome:
-    """F2: the command is killed at random times, one to four times in a row, then goes on to its end.
+    """F2: the command is killed at random times, one to four times in a row, then resumed to its end.
 
-    Every other kill in a row comes before the resumed run can have done a step.
+    Every other kill in a row comes before the resumed run has finished a step.
     """
     outcome = PretrainOutcome("kills_at_random", only, {"count": count, "seed": seed, "build": build})
     for row, shares in enumerate(_rows(count, seed)):
         if outcome.wants(str(row)):
-            outcome.asked += len(shares) - 1
+            outcome.requested += len(shares) - 1
             scene.fresh()
             problem = ""
             for number, share in enumerate(shares):
@@ -43,7 +43,7 @@ def kills_at_random(
 
 
 def _rows(count: int, seed: int) -> list[list[float]]:
-    """When the kills of each row come, as shares of what is left of the run."""
+    """Times of consecutive kills, as shares of the remaining run."""
     chance, rows = random.Random(seed), list[list[float]]()
     while count:
         rows.append([round(chance.random(), 3) for _ in range(min(count, chance.randint(1, 4)))])
@@ -52,7 +52,7 @@ def _rows(count: int, seed: int) -> list[list[float]]:
 
 
 def _killed(scene: Scene, outcome: PretrainOutcome, share: float, *, inside_resume: bool, build: str) -> str:
-    """One kill that lands; what is wrong after it."""
+    """One kill that lands; the problem after it."""
     oracle = scene.oracle
     for _ in range(TRIES):
         before = len(read_events(scene.run / "events.jsonl"))
@@ -63,7 +63,7 @@ def _killed(scene: Scene, outcome: PretrainOutcome, share: float, *, inside_resu
         ended = call.wait()
         if ended.status == -signal.SIGKILL:
             outcome.land(_phase(scene, before))
-            return scene.wrong_state()
+            return scene.state_problem()
         if ended.status != 0:
             return f"it ended with status {ended.status} by itself: {ended.errors[-300:]}"
         scene.fresh()
@@ -72,7 +72,7 @@ def _killed(scene: Scene, outcome: PretrainOutcome, share: float, *, inside_resu
 
 
 def _phase(scene: Scene, before: int) -> str:
-    """Where a kill has struck, as far as the folder tells."""
+    """The phase of a kill, as visible in the folder."""
     partial = list(scene.run.rglob("*.partial")) if scene.run.exists() else []
     if partial:
         return "in a save" if partial[0].parent.name == "checkpoints" else "in a model or recipe"
@@ -83,33 +83,33 @@ def _phase(scene: Scene, before: int) -> str:
 def kills_at_changes(
     scene: Scene, *, only: str | None = None, every: int = 1, build: str = "", first: int = 0
 ) -> Outcome:
-    """F1 of the whole command: killed before every `every`-th change of the disk, whoever makes it."""
+    """F1 of the complete command: killed before every `every`-th disk operation of any component."""
     outcome = PretrainOutcome("kills_at_changes", only, {"every": every, "build": build, "first": first})
     for number in range(first, scene.changes, every):
         if outcome.wants(str(number)):
             scene.fresh()
             ended = scene.call(("kill_at_change", {"number": number}), *patches_of(build))
             outcome.land(_phase(scene, 0), ended.status == -signal.SIGKILL)
-            if problem := scene.wrong_state() or scene.differs_at_the_end(*patches_of(build)):
+            if problem := scene.state_problem() or scene.differs_at_the_end(*patches_of(build)):
                 outcome.fail(str(number), problem)
     return outcome
 
 
 def kills_at_phases(scene: Scene, *, only: str | None = None, build: str = "") -> Outcome:
-    """F2 at moments that matter, so that every build is struck at the same ones."""
+    """F2 at critical moments, the same for every build."""
     outcome = PretrainOutcome("kills_at_phases", only, {"build": build})
     for phase in ("model", "resume", "step-5", "save-2", "manifest-4", "evaluation-3"):
         if outcome.wants(phase):
             scene.fresh()
             ended = scene.call(("kill_at", {"phase": phase}), *patches_of(build))
             outcome.land(phase, ended.status == -signal.SIGKILL)
-            if problem := scene.wrong_state() or scene.differs_at_the_end(*patches_of(build)):
+            if problem := scene.state_problem() or scene.differs_at_the_end(*patches_of(build)):
                 outcome.fail(phase, problem)
     return outcome
 
 
 def kills_at_models(scene: Scene, *, only: str | None = None, build: str = "") -> Outcome:
-    """Killed as a model is about to be written, in a run whose last one is also its best."""
+    """Killed right before a model is written, in a run whose last model is also its best."""
     outcome = PretrainOutcome("kills_at_models", only, {"build": build})
     whole, rate = scene.folder / "improving", ("learning_rate=5e-3",)
     if not whole.exists():
@@ -130,36 +130,36 @@ def kills_at_models(scene: Scene, *, only: str | None = None, build: str = "") -
 
 
 def refusals(scene: Scene, *, only: str | None = None, every: int = 1, build: str = "", first: int = 1) -> Outcome:
-    """F4: from some change of the disk on, each fails; once there is room, the same command goes on."""
+    """F4: from some disk operation on, each fails; once there is space, the same command resumes."""
     outcome = PretrainOutcome("refusals", only, {"every": every, "build": build, "first": first})
-    for place, number in enumerate(range(first, scene.changes, every)):
-        how = ("ENOSPC", "EIO")[place % 2]
+    for index, number in enumerate(range(first, scene.changes, every)):
+        mode = ("ENOSPC", "EIO")[index % 2]
         if outcome.wants(str(number)):
             scene.fresh()
-            patch = ("refuse_change", {"number": number, "how": how, "told": str(scene.sent)})
+            patch = ("refuse_change", {"number": number, "mode": mode, "marker": str(scene.sent)})
             ended = scene.call(patch, *patches_of(build))
-            outcome.land(how, scene.sent.exists())
-            problem = _told_badly(ended.status, ended.errors, os.strerror(getattr(errno, how)), str(scene.folder))
-            if problem := problem or scene.wrong_state() or scene.differs_at_the_end():
+            outcome.land(mode, scene.sent.exists())
+            problem = _message_problem(ended.status, ended.errors, os.strerror(getattr(errno, mode)), str(scene.folder))
+            if problem := problem or scene.state_problem() or scene.differs_at_the_end():
                 outcome.fail(str(number), problem)
     return outcome
 
 
 def files_too_large(scene: Scene, *, only: str | None = None) -> Outcome:
-    """F4 by the kernel itself: no file may exceed a limit, which weights, optimiser's states and models do."""
+    """F4 by the kernel: a file size limit that weights, optimizer states and models exceed."""
     outcome = PretrainOutcome("files_too_large", only)
     for limit in (30_000, 120_000):
         if outcome.wants(str(limit)):
             scene.fresh()
             ended = scene.call(limit=limit)
             outcome.land("EFBIG", ended.status == 74)
-            problem = _told_badly(ended.status, ended.errors, os.strerror(errno.EFBIG), str(scene.folder))
-            if problem := problem or scene.wrong_state() or scene.differs_at_the_end():
+            problem = _message_problem(ended.status, ended.errors, os.strerror(errno.EFBIG), str(scene.folder))
+            if problem := problem or scene.state_problem() or scene.differs_at_the_end():
                 outcome.fail(str(limit), problem)
     return outcome
 
 
-def _told_badly(status: int, errors: str, reason: str, folder: str) -> str:
-    """One line: the reason, the path, bytes wanted and free."""
+def _message_problem(status: int, errors: str, reason: str, folder: str) -> str:
+    """Problem unless the error is one line with the reason, the path, bytes needed and free."""
     pattern = rf"bertsmith: {reason}: .*{re.escape(folder)}.* needs [\d,]+ bytes, [\d,]+ are free in \S+\n"
     return "" if status == 74 and re.fullmatch(pattern, errors) else f"status {status}, and it said {errors[-600:]!r}"

@@ -27,27 +27,27 @@ from bertsmith.training.checkpoints import Checkpoint, Checkpoints
 from bertsmith.training.log import read_events
 from bertsmith.training.recipe import Recipe
 
-FAR = 1_000_000
-LONG = (f"steps={FAR + 100}",)
+LATE_STEP = 1_000_000
+LONG = (f"steps={LATE_STEP + 100}",)
 
 
-def far_gone(scene: Scene, run: Path) -> None:
-    """A run folder whose newest checkpoint says that a million steps are done; all else in it is the command's own."""
-    patch = ("signal_at", {"phase": "update-2", "number": signal.SIGTERM, "told": str(scene.sent)})
+def late_run(scene: Scene, run: Path) -> None:
+    """A run folder whose newest checkpoint is at step 1,000,000; everything else is written by the command."""
+    patch = ("signal_at", {"phase": "update-2", "number": signal.SIGTERM, "marker": str(scene.sent)})
     ended = scene.call(patch, run=run, changes=LONG)
     assert ended.status == RESUMABLE, ended.errors
     near = Checkpoint(run / "checkpoints" / "step-00000002")
     state = near.state()
-    state = replace(state, progress={**state.progress, "step": FAR, "tokens": FAR * 200, "seconds": 1e5})
+    state = replace(state, progress={**state.progress, "step": LATE_STEP, "tokens": LATE_STEP * 200, "seconds": 1e5})
     files = {"recipe.json": near.read("recipe.json")}
     with Checkpoints(run, files=files, facts=near.facts) as checkpoints:
         checkpoints.save(state)
 
 
 def seconds_to_first_step(scene: Scene, run: Path) -> tuple[float, float]:
-    """From the start of a new interpreter until the next step is logged: by the clock, and by the CPU's.
+    """Wall and CPU seconds from the start of a new interpreter until the next step is logged.
 
-    The run is then asked to stop; its CPU time is that of the whole process.
+    The run is then stopped; its CPU time is that of the complete process.
     """
     events, before = run / "events.jsonl", len(read_events(run / "events.jsonl"))
     words = [str(word) for word in scene.words(run, *LONG)]
@@ -65,17 +65,17 @@ def seconds_to_first_step(scene: Scene, run: Path) -> tuple[float, float]:
 
 
 def rows_after(scene: Scene, run: Path) -> dict[int, list[str]]:
-    """What the next step learns from, as the command reaches it."""
+    """The rows of the next step, as read by the command."""
     record = emptied(scene.folder / "late")
     patches = [("record", {"folder": str(record)})]
-    stop = ("signal_at", {"phase": f"update-{newest(run) + 1}", "number": signal.SIGTERM, "told": str(scene.sent)})
+    stop = ("signal_at", {"phase": f"update-{newest(run) + 1}", "number": signal.SIGTERM, "marker": str(scene.sent)})
     ended = scene.server.call(scene.words(run, *LONG), QUICK, *patches, stop)
     assert ended.status == RESUMABLE, ended.errors
     return rows_learned(record)
 
 
 def rows_computed(scene: Scene, run: Path, step: int) -> list[str]:
-    """What a step learns from, made from nothing but the recipe, the shards and its number."""
+    """The rows of a step, computed only from the recipe, the shards and the step number."""
     recipe, tokenizer = config.read_file(Recipe, run / "recipe.json"), load(scene.shards / "tokenizer")
     vocabulary, parts = vocabulary_of(tokenizer), recipe.objectives.values()
     model = Model.build(recipe.encoder, parts, vocabulary=vocabulary, seed=recipe.seed)

@@ -1,7 +1,7 @@
 """Patches applied inside the process of the command: faults, recordings, and deliberately broken builds.
 
-Each function changes classes of bertsmith in place and is called by name, before the command begins; the process ends
-with the command, so nothing is ever put back.
+Each function modifies classes of bertsmith in place and is called by name before the command starts; the process ends
+with the command, so nothing is restored.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ CHANGES = ("_open", "_write", "_fsync", "_rename", "_unlink", "_mkdir", "_rmdir"
 
 
 def _around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    """Has `wrapper` called with the original in front of what the method is given."""
+    """Replaces a method by `wrapper`, called with the original method before the arguments."""
     original = getattr(owner, name)
-    setattr(owner, name, lambda *given, **named: wrapper(original, *given, **named))
+    setattr(owner, name, lambda *arguments, **named: wrapper(original, *arguments, **named))
 
 
 def _append(path: str, line: str) -> None:
@@ -47,25 +47,25 @@ def _append(path: str, line: str) -> None:
 
 
 def _at_each_change(act: Callable[[int], None]) -> None:
-    """`act` hears the number of each change of the disk before it is made, counted from 0 over all disks."""
+    """Calls `act` with the number of each disk operation before it happens, counted from 0 over all disks."""
     count = [0]
 
-    def struck(original: Callable[..., Any], disk: Disk, *given: Any) -> Any:
+    def struck(original: Callable[..., Any], disk: Disk, *arguments: Any) -> Any:
         count[0] += 1
         act(count[0] - 1)
-        return original(disk, *given)
+        return original(disk, *arguments)
 
     for name in CHANGES:
         _around(Disk, name, struck)
 
 
 def quick_start() -> None:
-    """Not broken: what the machine can do at most is not measured, which takes longer than a whole small run."""
+    """Not broken: skips the peak measurement, which takes longer than a complete small run."""
     pretrain.measure_peak_flops = lambda *anything: 1.0  # type: ignore[assignment]
 
 
 def count_changes(path: str) -> None:
-    """One character in `path` for each change of the disk."""
+    """Appends one character to `path` for each disk operation."""
     _at_each_change(lambda number: _append(path, "."))
 
 
@@ -77,20 +77,20 @@ def kill_at_change(number: int) -> None:
     _at_each_change(act)
 
 
-def refuse_change(number: int, how: str, told: str) -> None:
-    """An error of the disk at one change, and from then on at each; `told` is made when it comes to that."""
+def refuse_change(number: int, mode: str, marker: str) -> None:
+    """A disk error at one operation and all later ones; creates `marker` when it occurs."""
 
     def act(now: int) -> None:
         if now >= number:
-            Path(told).touch()
-            raise OSError(getattr(errno, how), os.strerror(getattr(errno, how)))
+            Path(marker).touch()
+            raise OSError(getattr(errno, mode), os.strerror(getattr(errno, mode)))
 
     _at_each_change(act)
 
 
 def _at(phase: str, act: Callable[[], None]) -> None:
-    """Has `act` called once, when the run first comes to a phase, such as `step-3`, `save-2` or `evaluation`."""
-    where, _, moment = phase.partition("-")
+    """Calls `act` once, when the run first reaches a phase such as `step-3`, `save-2` or `evaluation`."""
+    kind, _, moment = phase.partition("-")
     owner, name = {
         "step": (Trainer, "_gradients"),
         "update": (Trainer, "_update"),
@@ -100,25 +100,25 @@ def _at(phase: str, act: Callable[[], None]) -> None:
         "resume": (Checkpoints, "resume"),
         "model": (Model, "build"),
         "write": (run, "save_model"),
-    }[where]
+    }[kind]
     calls = [0]
 
-    def wrapper(original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    def wrapper(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         calls[0] += 1
-        now = given[0].steps_done + 1 if where in ("step", "update") else calls[0]
+        now = arguments[0].steps_done + 1 if kind in ("step", "update") else calls[0]
         if now == int(moment or 1):
             act()
-        return original(*given, **named)
+        return original(*arguments, **named)
 
     _around(owner, name, wrapper)
 
 
-def signal_at(phase: str, number: int, told: str, rank: int = 0, times: int = 1) -> None:
-    """The process gets a signal in this phase; a file `told` says that it came to that."""
+def signal_at(phase: str, number: int, marker: str, rank: int = 0, times: int = 1) -> None:
+    """Sends a signal to the process in this phase and creates the file `marker`."""
 
     def act() -> None:
         if int(os.environ.get("RANK", "0")) == rank:
-            Path(told).touch()
+            Path(marker).touch()
             for _ in range(times):
                 os.kill(os.getpid(), number)
 
@@ -130,7 +130,7 @@ def kill_at(phase: str) -> None:
 
 
 def pause_at(phase: str, path: str, seconds: float = 30.0) -> None:
-    """The run makes `path` and waits there until it is gone."""
+    """The run creates `path` and waits until it is removed."""
 
     def act() -> None:
         Path(path).touch()
@@ -141,14 +141,14 @@ def pause_at(phase: str, path: str, seconds: float = 30.0) -> None:
     _at(phase, act)
 
 
-def batches(number: int, how: str, patience: float = 0.0) -> None:
-    """The thread that makes batches raises or hangs at a micro-batch; `patience` is how long it is waited for."""
+def batches(number: int, mode: str, patience: float = 0.0) -> None:
+    """The data loading thread raises or hangs at a micro-batch; `patience` is the timeout of its consumer."""
 
     def wrapper(original: Callable[..., Any], packing: Packing, micro: int, **named: Any) -> Any:
         if micro == number:
-            if how == "hang":
+            if mode == "hang":
                 time.sleep(1000)
-            raise {"error": StorageError, "bug": ZeroDivisionError}[how](f"micro-batch {micro} cannot be had")
+            raise {"error": StorageError, "bug": ZeroDivisionError}[mode](f"micro-batch {micro} cannot be had")
         return original(packing, micro, **named)
 
     _around(Packing, "batch", wrapper)
@@ -157,11 +157,11 @@ def batches(number: int, how: str, patience: float = 0.0) -> None:
 
 
 def checked_each_time() -> None:
-    """No block of a shard is taken for good because it was so before: a run reads more than fits in its memory."""
+    """Every block of a shard is verified on each access, as in a run that reads more than its memory."""
 
-    def wrapper(original: Callable[..., Any], reader: shard_reader.ShardReader, *given: Any) -> Any:
+    def wrapper(original: Callable[..., Any], reader: shard_reader.ShardReader, *arguments: Any) -> Any:
         reader.checked[:] = False
-        return original(reader, *given)
+        return original(reader, *arguments)
 
     _around(shard_reader.ShardReader, "_check", wrapper)
 
@@ -171,52 +171,56 @@ def patient(seconds: float) -> None:
 
 
 def record(folder: str) -> None:
-    """Digests of what is learned from, row by row: tokens as hidden, the texts' numbers, and every label."""
+    """Records digests of the training rows: masked tokens, document ids and all labels."""
 
     def wrapper(
-        original: Callable[..., Any], owner: forward_backward.ForwardBackward, batch: Batch, *given: Any, **named: Any
+        original: Callable[..., Any],
+        owner: forward_backward.ForwardBackward,
+        batch: Batch,
+        *arguments: Any,
+        **named: Any,
     ) -> Any:
         line = {"step": named["step"] + 1, "micro": named["micro"], "rows": digests(batch)}
         _append(str(Path(folder, f"rows-{owner.world.rank}.jsonl")), json.dumps(line) + "\n")
-        return original(owner, batch, *given, **named)
+        return original(owner, batch, *arguments, **named)
 
     Path(folder).mkdir(parents=True, exist_ok=True)
     _around(forward_backward.ForwardBackward, "accumulate_gradients", wrapper)
 
 
 def digests(batch: Batch) -> list[str]:
-    """One for each row of a hidden batch, whatever rows it shares the batch with."""
+    """One digest per row of a corrupted batch, independent of the other rows."""
     rows, length = batch.input_ids.shape
     values = [batch.input_ids, batch.sample_ids, batch.document_ids, batch.segment_ids, batch.position_ids]
     columns = [value.reshape(rows, -1).numpy().astype(np.int64) for value in values]
     for name in sorted(batch.labels):
-        columns.append(_by_place(batch, batch.labels[name].numpy(), name).reshape(rows, length))
+        columns.append(_by_position(batch, batch.labels[name].numpy(), name).reshape(rows, length))
     return [hashlib.sha256(np.concatenate(row).tobytes()).hexdigest()[:16] for row in zip(*columns, strict=True)]
 
 
-def _by_place(batch: Batch, labels: Any, name: str) -> Any:
-    """Labels of places or of texts as one number for each flat place."""
-    found = np.full(batch.input_ids.numel(), IGNORE_INDEX, np.int64)
+def _by_position(batch: Batch, labels: Any, name: str) -> Any:
+    """Labels of positions or of texts as one number per flat position."""
+    flat_labels = np.full(batch.input_ids.numel(), IGNORE_INDEX, np.int64)
     if labels.shape == batch.input_ids.shape:
         return labels.reshape(-1)
-    where = batch.indices.get(name, batch.cls_positions).numpy()
-    asked = labels != IGNORE_INDEX
-    found[where[asked]] = labels[asked]
-    return found
+    positions = batch.indices.get(name, batch.cls_positions).numpy()
+    labelled = labels != IGNORE_INDEX
+    flat_labels[positions[labelled]] = labels[labelled]
+    return flat_labels
 
 
 def not_finite(steps: list[int], value: str = "nan") -> None:
-    """The losses of these steps are not finite."""
+    """Makes the losses of these steps non-finite."""
     now = [0]
 
-    def learn(original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    def learn(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         now[0] = named["step"] + 1
-        found = original(*given, **named)
+        result = original(*arguments, **named)
         now[0] = 0
-        return found
+        return result
 
-    def forward(original: Callable[..., Any], *given: Any, **named: Any) -> Loss:
-        loss: Loss = original(*given, **named)
+    def forward(original: Callable[..., Any], *arguments: Any, **named: Any) -> Loss:
+        loss: Loss = original(*arguments, **named)
         factor = float(value) if now[0] in steps else 1.0
         return Loss({name: part * factor for name, part in loss.sums.items()}, loss.counts, loss.correct, loss.weights)
 
@@ -225,7 +229,7 @@ def not_finite(steps: list[int], value: str = "nan") -> None:
 
 
 def order_from_a_generator() -> None:
-    """The next batch is the one after the last that this process has made."""
+    """The next batch follows the last one of this process instead of the step."""
     made = [0]
 
     def wrapper(original: Callable[..., Any], packing: Packing, micro: int, **named: Any) -> Any:
@@ -236,7 +240,7 @@ def order_from_a_generator() -> None:
 
 
 def order_by_rank() -> None:
-    """Every rank goes its own way through the rows."""
+    """Every rank has its own row order."""
 
     def batch(packing: Packing, micro: int, *, batch_size: int, rank: int = 0, world_size: int = 1) -> Any:
         share = batch_size // world_size
@@ -246,20 +250,20 @@ def order_by_rank() -> None:
 
 
 def moments_forgotten() -> None:
-    def wrapper(original: Callable[..., Any], trainer: Trainer, *given: Any) -> Any:
+    def wrapper(original: Callable[..., Any], trainer: Trainer, *arguments: Any) -> Any:
         load, trainer.optimizer.load = trainer.optimizer.load, lambda state: None  # type: ignore[method-assign]
-        found = original(trainer, *given)
+        result = original(trainer, *arguments)
         trainer.optimizer.load = load  # type: ignore[method-assign]
-        return found
+        return result
 
     _around(Trainer, "load", wrapper)
 
 
 def progress_forgotten() -> None:
-    def wrapper(original: Callable[..., Any], trainer: Trainer, *given: Any) -> Any:
-        found = original(trainer, *given)
+    def wrapper(original: Callable[..., Any], trainer: Trainer, *arguments: Any) -> Any:
+        result = original(trainer, *arguments)
         trainer.steps_done = 0
-        return found
+        return result
 
     _around(Trainer, "load", wrapper)
 
@@ -269,12 +273,12 @@ def dropout_by_the_clock() -> None:
 
 
 def in_place() -> None:
-    """Checkpoints are written under their own name from the first byte on."""
+    """Checkpoints are written in place instead of to a temporary name."""
     checkpoints.partial_path = lambda path: path  # type: ignore[assignment]
 
 
 def retires_early() -> None:
-    """Room is made for a checkpoint before it is there, down to none."""
+    """Old checkpoints are removed before the new one is written, possibly all."""
 
     def wrapper(original: Callable[..., Any], made: Checkpoints, state: Any) -> Any:
         for path in made.all():
@@ -289,7 +293,7 @@ def deaf() -> None:
 
 
 def hears_itself_only() -> None:
-    """A rank stops by its own signal and does not tell the others."""
+    """A rank stops on its own signal without informing the others."""
     Trainer._finish_steps = _settle_alone  # type: ignore[method-assign]
 
 
@@ -305,10 +309,10 @@ def without_lock() -> None:
 
 
 def not_finite_is_learned() -> None:
-    """Every step is an update, whatever its gradients are."""
+    """Every step updates the weights, whatever its gradients."""
 
-    def wrapper(original: Callable[..., Any], trainer: Trainer, *given: Any, **named: Any) -> None:
-        original(trainer, *given, **named)
+    def wrapper(original: Callable[..., Any], trainer: Trainer, *arguments: Any, **named: Any) -> None:
+        original(trainer, *arguments, **named)
         step = trainer.optimizer.step
         trainer.optimizer.step = lambda rates, *, divisor, skip: step(  # type: ignore[method-assign]
             rates, divisor=divisor, skip=torch.zeros_like(skip)
@@ -326,8 +330,8 @@ def shards_unchecked() -> None:
 
 
 def errors_of_the_disk_ignored() -> None:
-    def wrapper(original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    def wrapper(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         with suppress(StorageError):
-            return original(*given, **named)
+            return original(*arguments, **named)
 
     _around(Checkpoints, "save", wrapper)

@@ -1,7 +1,7 @@
 """The command line in many short-lived processes: one interpreter imports torch once and forks for every call.
 
-A fork is sound only while there is one thread: the server computes nothing itself, keeps every library to one thread,
-and looks before each fork. As a program it is the server, spoken to in JSON lines; `Server` is its client.
+A fork is safe only with a single thread: the server computes nothing itself, limits every library to one thread, and
+checks before each fork. As a program this file is the server, with JSON lines as protocol; `Server` is its client.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from typing import Any, Self
 TESTS = Path(__file__).resolve().parents[1]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 PACKAGES = ("cli", "tokenizers", "data", "encoders", "objectives", "training", "model_io", "recipes")
-LONGEST = 60.0  # seconds that a call may take before it counts as hung
-HUNG = -1000  # its status then
+LONGEST = 60.0  # seconds after which a call counts as hung
+HUNG = -1000  # exit status of a hung call
 
 Patch = tuple[str, dict[str, Any]]  # a function of pretrain_patches.py and its arguments
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a call ended: its exit status, negative for a signal, and what it said on standard error."""
+    """Result of a call: exit status, negative for a signal, and standard error."""
 
     status: int
     errors: str
@@ -43,7 +43,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Call:
-    """A call under way."""
+    """A running call."""
 
     server: Server
     pid: int
@@ -52,20 +52,20 @@ class Call:
 
     @property
     def begun(self) -> Path:
-        """A file that is made when the command takes over."""
+        """A file created when the command starts."""
         return self.errors.with_suffix(".begun")
 
     def send(self, number: int) -> None:
-        """Sends a signal; a call that has ended stays a zombie until `wait`, so its number is never another's."""
+        """Sends a signal; a finished call stays a zombie until `wait`, so its pid is not reused."""
         os.kill(self.pid, number)
 
     def wait(self, seconds: float = LONGEST) -> Ended:
-        """Waits for the end; a call that does not come to it is killed and HUNG."""
-        answer = self.server.ask(wait=self.pid, seconds=seconds)
-        return Ended(answer["status"], self.errors.read_text(encoding="utf-8"), answer["busy"])
+        """Waits for the end; a call that does not end is killed with status HUNG."""
+        reply = self.server.send_request(wait=self.pid, seconds=seconds)
+        return Ended(reply["status"], self.errors.read_text(encoding="utf-8"), reply["busy"])
 
     def work(self, seconds: float) -> None:
-        """Waits until the call has worked so long: on a crowded machine that is no matter of the clock."""
+        """Waits until the call has used so much CPU time, independent of the load of the machine."""
         deadline = time.monotonic() + seconds * 40
         while self._worked() < seconds and time.monotonic() < deadline and not self._ended():
             time.sleep(0.001)
@@ -75,18 +75,18 @@ class Call:
         return path.exists() and path.read_text().rpartition(")")[2].split()[0] == "Z"
 
     def _worked(self) -> float:
-        path = Path(f"/proc/{self.pid}/schedstat")  # nanoseconds of its main thread come first
+        path = Path(f"/proc/{self.pid}/schedstat")  # the first field: nanoseconds of the main thread
         return int(path.read_text().split()[0]) / 1e9 if path.exists() else time.monotonic() - self.began
 
 
 class Server:
-    """`with Server(folder) as server: server.call(["pretrain", ...])`; `folder` takes what calls say."""
+    """`with Server(folder) as server: server.call(["pretrain", ...])`; `folder` receives the output of calls."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.calls = folder, 0
-        found = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": found, "CUDA_VISIBLE_DEVICES": ""}
+        python_path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": python_path, "CUDA_VISIBLE_DEVICES": ""}
         self._process = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
         )
@@ -95,67 +95,64 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # the end of its input ends it
+        self._process.communicate()  # it exits at the end of its input
 
     def ready(self) -> None:
         """Waits until everything is imported."""
-        self.ask(ready=True)
+        self.send_request(ready=True)
 
-    def ask(self, **request: Any) -> Any:
+    def send_request(self, **request: Any) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, "the fork server has died: see its standard error"
-        return json.loads(answer)
+        reply = self._process.stdout.readline()
+        assert reply, "the fork server has died: see its standard error"
+        return json.loads(reply)
 
     def start(
         self, words: Sequence[object], *patches: Patch, environment: Mapping[str, str] | None = None, limit: int = 0
     ) -> Call:
-        """`bertsmith words...` in a process of its own; `limit` is the size that no file may exceed, in bytes."""
+        """Starts `bertsmith words...` in a forked process; `limit` is the file size limit in bytes."""
         self.calls += 1
         errors = self.folder / f"errors-{self.calls}.txt"
         errors.touch()
-        answer = self.ask(
+        reply = self.send_request(
             words=[str(word) for word in words],
             patches=patches,
             environment=dict(environment or {}),
             errors=str(errors),
             limit=limit,
         )
-        return Call(self, answer["pid"], errors)
+        return Call(self, reply["pid"], errors)
 
     def call(self, words: Sequence[object], *patches: Patch, limit: int = 0) -> Ended:
-        """The same, to its end."""
+        """Runs a command to its end."""
         return self.start(words, *patches, limit=limit).wait()
 
 
-# --- the server itself -----------------------------------------------------------------------------------------------
-
-
 def serve() -> None:
-    """Answers requests until there are no more."""
+    """Handles requests until the end of input."""
     _import_everything()
     children: set[int] = set()
-    answer: dict[str, Any]
+    reply: dict[str, Any]
     for line in sys.stdin:
         request = json.loads(line)
         if "ready" in request:
-            answer = {}
+            reply = {}
         elif "wait" in request:
-            answer = _wait(request["wait"], request["seconds"])
+            reply = _wait(request["wait"], request["seconds"])
             children.discard(request["wait"])
         else:
-            answer = {"pid": _fork(request)}
-            children.add(answer["pid"])
-        print(json.dumps(answer), flush=True)
+            reply = {"pid": _fork(request)}
+            children.add(reply["pid"])
+        print(json.dumps(reply), flush=True)
     for child in children:
         os.kill(child, signal.SIGKILL)
 
 
 def _import_everything() -> None:
-    """What the command imports when it is called, so that no call spends its time on it."""
+    """Imports everything that the command needs, so that calls do not spend time on it."""
     for name in PACKAGES:
         package = import_module(f"bertsmith.{name}")
         for module in pkgutil.walk_packages(package.__path__, f"bertsmith.{name}."):
@@ -167,12 +164,14 @@ def _import_everything() -> None:
         "torch.distributed",
         "torch._dynamo",
     ):
-        import_module(name)  # the last one is for ranks: torch's wrapper of models asks it
+        import_module(name)  # the last one is for ranks: needed by torch's DistributedDataParallel
     from command_line import call
 
-    assert call("pretrain", "no/such", "--data", "nowhere", "--output", "nowhere").returncode == 78  # the parser's own
+    assert (
+        call("pretrain", "no/such", "--data", "nowhere", "--output", "nowhere").returncode == 78
+    )  # imported by the parser
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    gc.freeze()  # collections in a child would copy every page they touch
+    gc.freeze()  # garbage collection in a child would copy every page it touches
 
 
 def _fork(request: dict[str, Any]) -> int:
@@ -185,7 +184,7 @@ def _fork(request: dict[str, Any]) -> int:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """This process is the command from here on, and never comes back."""
+    """Turns this process into the command; does not return."""
     import resource
 
     from faults import pretrain_patches
@@ -193,8 +192,8 @@ def _become(request: dict[str, Any]) -> None:
     from bertsmith import cli
 
     errors = os.open(request["errors"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for old, new in ((nothing, 0), (nothing, 1), (errors, 2)):
+    devnull = os.open(os.devnull, os.O_RDWR)
+    for old, new in ((devnull, 0), (devnull, 1), (errors, 2)):
         os.dup2(old, new)
     os.environ.update(request["environment"])
     sys.argv = ["bertsmith", *request["words"]]
@@ -210,7 +209,7 @@ def _become(request: dict[str, Any]) -> None:
         status = end.code or 0
     except BaseException:
         traceback.print_exc()
-    # The end of an interpreter without taking its modules apart, which takes torch two seconds; threads are waited for.
+    # Exits without the module teardown, which takes torch two seconds, after waiting for threads.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stderr.flush()
@@ -220,8 +219,8 @@ def _become(request: dict[str, Any]) -> None:
 def _wait(child: int, seconds: float) -> dict[str, float]:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        found, status, usage = os.wait4(child, os.WNOHANG)
-        if found:
+        pid, status, usage = os.wait4(child, os.WNOHANG)
+        if pid:
             return {"status": os.waitstatus_to_exitcode(status), "busy": usage.ru_utime + usage.ru_stime}
         time.sleep(0.001)
     os.kill(child, signal.SIGKILL)

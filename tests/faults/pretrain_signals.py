@@ -14,30 +14,30 @@ from faults.shard_fixtures import Outcome
 
 from bertsmith.training.log import last_of_each_step, read_events
 
-# Phase, and the step that must be saved when the run has stopped: None where it is too late to stop.
+# Phase, and the step that must be saved after the stop: None if it is too late to stop.
 PHASES: dict[str, int | None] = {"model": 0, "resume": 0, "step-1": 1, "update-5": 5, "save-1": 3, "manifest-3": 9}
 PHASES |= {"evaluation": 4, f"step-{STEPS}": None}
-SLACK = 10.0  # seconds that a run which hangs for ever is given
+SLACK = 10.0  # time limit of a run that hangs
 
 
 def signals(scene: Scene, *, only: str | None = None, build: str = "") -> Outcome:
-    """F13: SIGTERM and SIGINT in phases of a run: it stops after that step, which is saved, and goes on to the end."""
+    """F13: SIGTERM and SIGINT in phases of a run: it stops after that step, saves it, and can be resumed to the end."""
     outcome = PretrainOutcome("signals", only, {"build": build})
-    for place, (phase, step) in enumerate(PHASES.items()):
-        number = (signal.SIGTERM, signal.SIGINT)[place % 2]
+    for index, (phase, step) in enumerate(PHASES.items()):
+        number = (signal.SIGTERM, signal.SIGINT)[index % 2]
         if outcome.wants(phase):
             scene.fresh()
-            patch = ("signal_at", {"phase": phase, "number": number, "told": str(scene.sent)})
+            patch = ("signal_at", {"phase": phase, "number": number, "marker": str(scene.sent)})
             ended = scene.call(patch, *patches_of(build))
             outcome.land(f"{number.name} in {phase}", scene.sent.exists())
-            problem = _stopped_badly(scene, ended, step)
-            if problem := problem or scene.wrong_state() or scene.differs_at_the_end():
+            problem = _stop_problem(scene, ended, step)
+            if problem := problem or scene.state_problem() or scene.differs_at_the_end():
                 outcome.fail(phase, f"{number.name}: {problem}")
     return outcome
 
 
-def _stopped_badly(scene: Scene, ended: Ended, step: int | None) -> str:
-    """One line, the right status, and a checkpoint of just that step."""
+def _stop_problem(scene: Scene, ended: Ended, step: int | None) -> str:
+    """Problem unless there is one line, the right status and a checkpoint of exactly that step."""
     if step is None:
         return f"status {ended.status}: {ended.errors}" if ended.status or newest(scene.run) != STEPS else ""
     line = f"bertsmith: stopped after step {step:,}, which is saved: the same command resumes from there\n"
@@ -47,20 +47,20 @@ def _stopped_badly(scene: Scene, ended: Ended, step: int | None) -> str:
 
 
 def impatient_signals(scene: Scene, *, only: str | None = None, build: str = "") -> Outcome:
-    """F13: a second signal interrupts at once, and costs no more than a kill does."""
+    """F13: a second signal interrupts immediately and loses no more than a kill."""
     outcome = PretrainOutcome("impatient_signals", only, {"build": build})
     for phase in ("step-5", "manifest-2", "evaluation-2"):
         if outcome.wants(phase):
             scene.fresh()
-            patch = {"phase": phase, "number": signal.SIGINT, "told": str(scene.sent), "times": 2}
+            patch = {"phase": phase, "number": signal.SIGINT, "marker": str(scene.sent), "times": 2}
             ended = scene.call(("signal_at", patch), *patches_of(build))
             outcome.land(f"two SIGINT in {phase}", scene.sent.exists())
-            if problem := _told_badly(ended) or scene.wrong_state() or scene.differs_at_the_end():
+            if problem := _message_problem(ended) or scene.state_problem() or scene.differs_at_the_end():
                 outcome.fail(phase, problem)
     return outcome
 
 
-def _told_badly(ended: Ended) -> str:
+def _message_problem(ended: Ended) -> str:
     one_line = ended.errors.count("\n") == 1 and "the same command" in ended.errors
     good = ended.status == RESUMABLE and one_line
     return "" if good else f"status {ended.status}, and it said {ended.errors[-600:]!r}"
@@ -69,7 +69,7 @@ def _told_badly(ended: Ended) -> str:
 def signals_at_random(
     scene: Scene, *, only: str | None = None, count: int = 10, seed: int = 0, build: str = ""
 ) -> Outcome:
-    """F13: SIGTERM and SIGINT at random times: either the run is through, or the same command goes on."""
+    """F13: SIGTERM and SIGINT at random times: either the run has finished, or the same command resumes it."""
     outcome = PretrainOutcome("signals_at_random", only, {"count": count, "seed": seed, "build": build})
     for number in range(count):
         chance = random.Random(f"{seed}/{number}")
@@ -79,13 +79,13 @@ def signals_at_random(
             for _ in range(8):
                 scene.fresh()
                 call = scene.server.start(scene.words(), QUICK, *patches_of(build))
-                wait_for(call.begun)  # from then on it listens
+                wait_for(call.begun)  # from then on it handles signals
                 call.work(0.05 + share * scene.oracle.seconds)
                 call.send(sent)
                 ended = call.wait()
                 if ended.status != 0:
                     outcome.land(sent.name)
-                    problem = _told_badly(ended) or scene.wrong_state()
+                    problem = _message_problem(ended) or scene.state_problem()
                     break
                 share /= 1.5
             if problem := problem or scene.differs_at_the_end():
@@ -94,61 +94,61 @@ def signals_at_random(
 
 
 def failing_batches(scene: Scene, *, only: str | None = None, build: str = "") -> Outcome:
-    """F14: the thread that makes batches hits an error of the disk, a defect of ours, or hangs; the run goes on after.
+    """F14: the data loading thread hits a disk error or an internal error, or hangs; the run can be resumed.
 
     Micro-batch 9 is of step 5, after the first checkpoint.
     """
     outcome = PretrainOutcome("failing_batches", only, {"build": build})
     expected = {"error": (74, "bertsmith: micro-batch 9 cannot be had"), "bug": (1, "ZeroDivisionError: micro-batch 9")}
     expected["hang"] = (65, "bertsmith: no batch for step 5 within 0.5 seconds")
-    for how, (status, message) in expected.items():
-        if outcome.wants(how):
+    for mode, (status, message) in expected.items():
+        if outcome.wants(mode):
             scene.fresh()
-            patch = ("batches", {"number": 9, "how": how, "patience": 0.5})
+            patch = ("batches", {"number": 9, "mode": mode, "patience": 0.5})
             ended = scene.server.start(scene.words(), QUICK, patch, *patches_of(build)).wait(SLACK)
-            outcome.land(how, newest(scene.run) == EVERY)
+            outcome.land(mode, newest(scene.run) == EVERY)
             if ended.status != status or message not in ended.errors:
-                outcome.fail(how, f"status {ended.status}, and it said {ended.errors[-600:]!r}")
+                outcome.fail(mode, f"status {ended.status}, and it said {ended.errors[-600:]!r}")
             elif status != 1 and ended.errors.count("\n") != 1:
-                outcome.fail(how, f"not one line: {ended.errors[-600:]!r}")
-            elif problem := scene.wrong_state() or scene.differs_at_the_end():
-                outcome.fail(how, problem)
+                outcome.fail(mode, f"not one line: {ended.errors[-600:]!r}")
+            elif problem := scene.state_problem() or scene.differs_at_the_end():
+                outcome.fail(mode, problem)
     return outcome
 
 
 def failing_shards(scene: Scene, *, only: str | None = None, build: str = "") -> Outcome:
-    """F14: a shard is cut or changed while a run reads it: it is named, and the run goes on once it is restored.
+    """F14: a shard is truncated or changed during a run: the error names it, and the run resumes once it is restored.
 
-    Checksums are of blocks, when they are first touched; these shards are so small that they have only one.
+    Checksums are verified per block on first access; these shards are so small that they have only one block.
     """
     outcome = PretrainOutcome("failing_shards", only, {"build": build})
     (shard,) = (path for path in scene.shards.iterdir() if path.name.startswith("train-"))
     good, kept = shard.read_bytes(), scene.folder / "kept.bin"
-    for how in ("cut", "changed"):
-        if outcome.wants(how):
+    for mode in ("cut", "changed"):
+        if outcome.wants(mode):
             scene.fresh()
             pause = scene.folder / "pause"
             patches = [("pause_at", {"phase": "step-5", "path": str(pause)}), ("checked_each_time", {})]
             call = scene.server.start(scene.words(), QUICK, *patches, *patches_of(build))
             wait_for(pause)
             try:
-                _damage(shard, good, how)
+                _damage(shard, good, mode)
                 pause.unlink()
                 ended = call.wait()
-                outcome.land(how)
+                outcome.land(mode)
                 problem = _names(ended, shard)
             finally:
                 kept.write_bytes(good)
                 shutil.move(kept, shard)
-            if problem := problem or scene.wrong_state() or scene.differs_at_the_end():
-                outcome.fail(how, problem)
+            if problem := problem or scene.state_problem() or scene.differs_at_the_end():
+                outcome.fail(mode, problem)
     return outcome
 
 
-def _damage(shard: Path, good: bytes, how: str) -> None:
-    """In place, as a failing disk does it."""
+def _damage(shard: Path, good: bytes, mode: str) -> None:
+    """In place, as by a failing disk."""
     with open(shard, "r+b") as file:
-        if how == "cut":
+        if mode == "cut":
             file.truncate(len(good) // 2)
         else:
             file.seek(-len(good) // 2, 2)
@@ -162,7 +162,7 @@ def _names(ended: Ended, shard: Path) -> str:
 
 
 def not_finite(scene: Scene, *, only: str | None = None, build: str = "") -> Outcome:
-    """F15: losses that are not finite: no update, logged as they are, never saved; an end after too many in a row."""
+    """F15: non-finite losses: no update, logged as they are, never saved; the run ends after too many in a row."""
     outcome = PretrainOutcome("not_finite", only, {"build": build})
     for value in ("nan", "inf", "-inf"):
         if outcome.wants(value):
@@ -190,7 +190,7 @@ def _learned(scene: Scene, ended: Ended, steps: list[dict[str, object]], value: 
 
 
 def same_weights(scene: Scene, step: int) -> str:
-    """What was saved while losses were not finite are the weights of the last step that was good, the fourth."""
+    """Checkpoints saved during non-finite losses hold the weights of the last good step, the fourth."""
     from bertsmith.training.checkpoints import WEIGHTS, Checkpoint
 
     found = Checkpoint(scene.run / "checkpoints" / f"step-{step:08}").files[WEIGHTS].sha256
@@ -198,7 +198,7 @@ def same_weights(scene: Scene, step: int) -> str:
 
 
 def rivals(scene: Scene, *, only: str | None = None, build: str = "") -> Outcome:
-    """F17: a second command on a run's folder is refused while the first is at it, and the first is not disturbed."""
+    """F17: a second command on a run folder is rejected while the first is running, which is not affected."""
     outcome = PretrainOutcome("rivals", only, {"build": build})
     for phase in ("step-1", "save-2", "evaluation-2"):
         if outcome.wants(phase):

@@ -1,4 +1,4 @@
-"""Runs one case of a campaign against `pretrain` again, with the command that its failure printed."""
+"""Reruns one case of a campaign against `pretrain`, with the command printed by its failure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from faults.pretrain_kills import (
     kills_at_random,
     refusals,
 )
-from faults.pretrain_ranks import one_rank_is_asked, worlds
+from faults.pretrain_ranks import signal_to_one_rank, worlds
 from faults.pretrain_signals import (
     failing_batches,
     failing_shards,
@@ -28,7 +28,7 @@ from faults.pretrain_signals import (
 
 KILLS = (kills_at_random, kills_at_changes, kills_at_phases, kills_at_models, refusals, files_too_large)
 CAMPAIGNS = (*KILLS, signals, impatient_signals, signals_at_random, failing_batches, failing_shards, not_finite, rivals)
-CAMPAIGNS += (worlds, one_rank_is_asked)
+CAMPAIGNS += (worlds, signal_to_one_rank)
 
 
 def main(name: str, case: str, *options: str) -> int:

@@ -1,4 +1,4 @@
-"""Runs one campaign against the server again, with the command that its failure printed."""
+"""Reruns one campaign against the server, with the command printed by its failure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from faults import server_campaigns
 
 
 def value_of(text: str) -> Any:
-    """A number, a truth value or a word."""
+    """A number, a boolean or a string."""
     if text in ("True", "False"):
         return text == "True"
     try:
@@ -26,7 +26,7 @@ def main(name: str, *options: str) -> int:
     given = dict(option.split("=", 1) for option in options)
     outcome = getattr(server_campaigns, name)(**{option: value_of(text) for option, text in given.items()})
     print(outcome, *outcome.failures, sep="\n")
-    return 1 if outcome.failures or outcome.landed != outcome.asked else 0
+    return 1 if outcome.failures or outcome.landed != outcome.requested else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs one case of a shard campaign again, with the command that its failure printed."""
+"""Reruns one case of a shard campaign, with the command printed by its failure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a server must survive (F9 to F12, F18): overload, slow callers, being told to stop, malformed bytes, secrets.
+"""Fault campaigns on a server (F9 to F12, F18): overload, slow clients, stop signals, malformed bytes, secrets.
 
-Every campaign takes `how`, the name of a build that is broken on purpose ("" for the real one), and says what it found.
+Every campaign takes `defect`, the name of a deliberately broken build ("" for the real one), and returns an `Outcome`.
 """
 
 from __future__ import annotations
@@ -20,67 +20,72 @@ from typing import Any
 
 import httpx
 from faults.server_fixtures import EXPECTED_TOKENS, TEXTS, Process, served
-from faults.server_load import Load, at_once, at_rate, request
+from faults.server_load import Load, at_rate, closed_loop, request
 from server.http_fixtures import post, send_raw
 
 from bertsmith.server.monitoring import Log
 
-ASKED = [request({"inputs": text}) for text in TEXTS]
-WAITS = 0.5  # seconds of work that may wait
-REJECTED = 0.2  # seconds that a refusal waits
+REQUESTS = [request({"inputs": text}) for text in TEXTS]
+WAITS = 0.5  # seconds of queued work
+REJECTED = 0.2  # seconds before a rejection is sent
 
 
 @dataclass
 class Outcome:
-    """How a campaign went. It is honest only if `landed == asked`."""
+    """How a campaign went. It is valid only if `landed == requested`."""
 
     name: str
     options: dict[str, Any]
-    asked: int = 0
+    requested: int = 0
     landed: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def expect(self, right: bool, problem: str) -> None:
-        """Notes a problem, with the command that runs the campaign again."""
+        """Records a problem with the command that reruns the campaign."""
         if not right:
             options = " ".join(f"{name}={value}" for name, value in self.options.items())
             replay = f"PYTHONPATH=src:tests python tests/faults/replay_server.py {self.name} {options}"
             self.failures.append(f"{self.name}: {problem}\n  replay: {replay}")
 
     def __str__(self) -> str:
-        return f"{self.name} {self.options}: {self.landed} of {self.asked} faults landed, {self.facts}"
-
-
-# --- F10 -------------------------------------------------------------------------------------------------------------
+        return f"{self.name} {self.options}: {self.landed} of {self.requested} faults landed, {self.facts}"
 
 
 def overload(
-    *, factor: float, share: float, seconds: float, cost: float = 0.05, how: str = "", apart: bool = False
+    *, factor: float, share: float, seconds: float, cost: float = 0.05, defect: str = "", subprocess_: bool = False
 ) -> Outcome:
-    """`factor` times what the model can do arrives; `share` of what it can do must still be answered, and soon."""
+    """A load of `factor` times the capacity: goodput of at least `share` of the capacity, with bounded latency."""
     outcome = Outcome(
-        "overload", {"factor": factor, "share": share, "seconds": seconds, "cost": cost, "how": how, "apart": apart}
+        "overload",
+        {
+            "factor": factor,
+            "share": share,
+            "seconds": seconds,
+            "cost": cost,
+            "defect": defect,
+            "subprocess_": subprocess_,
+        },
     )
     limits = _limits(int(WAITS / cost * EXPECTED_TOKENS))
     with contextlib.ExitStack() as stack:
-        if apart:
-            address = stack.enter_context(Process(cost=cost, how=how, **limits)).wait_until_ready()
+        if subprocess_:
+            address = stack.enter_context(Process(cost=cost, defect=defect, **limits)).wait_until_ready()
         else:
-            address = stack.enter_context(served(cost=cost, how=how, **limits))
-        calm, load, after = asyncio.run(_overloaded(address, ASKED, seconds, rate=factor / cost))
-    _judge(outcome, calm, load, after, share=share)
+            address = stack.enter_context(served(cost=cost, defect=defect, **limits))
+        calm, load, after = asyncio.run(_overloaded(address, REQUESTS, seconds, rate=factor / cost))
+    _check_load(outcome, calm, load, after, share=share)
     return outcome
 
 
-def overload_at_work(*, factor: float, share: float, seconds: float, how: str = "") -> Outcome:
-    """The same with a model that computes: refusing many must not take the time that it needs."""
-    outcome = Outcome("overload_at_work", {"factor": factor, "share": share, "seconds": seconds, "how": how})
-    asked = [request({"inputs": f"{text} " * 3}) for text in TEXTS]
-    with Process(heavy=True, how=how, **_limits(12 * 3 * EXPECTED_TOKENS)) as process:
+def overload_at_work(*, factor: float, share: float, seconds: float, defect: str = "") -> Outcome:
+    """The same with a model that computes: rejections must not take its CPU time."""
+    outcome = Outcome("overload_at_work", {"factor": factor, "share": share, "seconds": seconds, "defect": defect})
+    requests = [request({"inputs": f"{text} " * 3}) for text in TEXTS]
+    with Process(heavy=True, defect=defect, **_limits(12 * 3 * EXPECTED_TOKENS)) as process:
         address = process.wait_until_ready()
-        calm, load, after = asyncio.run(_overloaded(address, asked, seconds, factor=factor))
-    _judge(outcome, calm, load, after, share=share)
+        calm, load, after = asyncio.run(_overloaded(address, requests, seconds, factor=factor))
+    _check_load(outcome, calm, load, after, share=share)
     return outcome
 
 
@@ -88,8 +93,8 @@ def _limits(max_queued_tokens: int) -> dict[str, Any]:
     return {"max_queued_tokens": max_queued_tokens, "max_requests": 64, "deadline": 3.0, "rejection_seconds": REJECTED}
 
 
-def _judge(outcome: Outcome, calm: Load, load: Load, after: float, *, share: float) -> None:
-    outcome.asked = outcome.landed = len(load.samples)
+def _check_load(outcome: Outcome, calm: Load, load: Load, after: float, *, share: float) -> None:
+    outcome.requested = outcome.landed = len(load.samples)
     outcome.facts = {
         "capacity": round(calm.goodput, 1),
         "goodput": round(load.goodput, 1),
@@ -109,34 +114,32 @@ def _judge(outcome: Outcome, calm: Load, load: Load, after: float, *, share: flo
 
 
 async def _overloaded(
-    address: str, asked: list[bytes], seconds: float, *, rate: float = 0.0, factor: float = 0.0
+    address: str, requests: list[bytes], seconds: float, *, rate: float = 0.0, factor: float = 0.0
 ) -> tuple[Load, Load, float]:
-    calm = await at_once(address, asked, callers=9, seconds=min(seconds, 4.0) / 2)
-    load = await at_rate(address, asked, rate=rate or factor * calm.goodput, seconds=seconds)
+    calm = await closed_loop(address, requests, callers=9, seconds=min(seconds, 4.0) / 2)
+    load = await at_rate(address, requests, rate=rate or factor * calm.goodput, seconds=seconds)
     ended = time.monotonic()
     while True:
-        again = await at_once(address, asked, callers=1, seconds=0.01)
-        if again.statuses.keys() == {200}:
+        probe = await closed_loop(address, requests, callers=1, seconds=0.01)
+        if probe.statuses.keys() == {200}:
             return calm, load, time.monotonic() - ended
 
 
-# --- F11 -------------------------------------------------------------------------------------------------------------
-
-
-def slow_callers(*, count: int, seconds: float, within: float, how: str = "", apart: bool = False) -> Outcome:
-    """Headers, bodies and readers that take for ever: all are cut `within` seconds, and others do not suffer."""
+def slow_callers(*, count: int, seconds: float, within: float, defect: str = "", subprocess_: bool = False) -> Outcome:
+    """Endlessly slow headers, bodies and readers: all are cut `within` seconds without affecting other clients."""
     outcome = Outcome(
-        "slow_callers", {"count": count, "seconds": seconds, "within": within, "how": how, "apart": apart}
+        "slow_callers",
+        {"count": count, "seconds": seconds, "within": within, "defect": defect, "subprocess_": subprocess_},
     )
     limits = {"read_seconds": seconds, "write_seconds": seconds}
     with contextlib.ExitStack() as stack:
-        if apart:
-            address = stack.enter_context(Process(cost=0.02, how=how, **limits)).wait_until_ready()
+        if subprocess_:
+            address = stack.enter_context(Process(cost=0.02, defect=defect, **limits)).wait_until_ready()
         else:
-            address = stack.enter_context(served(cost=0.02, how=how, **limits))
+            address = stack.enter_context(served(cost=0.02, defect=defect, **limits))
         calm, busy, cuts = asyncio.run(_slowed(address, count, within))
     late = [name for name, cut in cuts if cut is None]
-    outcome.asked, outcome.landed = count, len(cuts)
+    outcome.requested, outcome.landed = count, len(cuts)
     outcome.facts = {
         "p99 before": round(calm.slowest(), 3),
         "p99 during": round(busy.slowest(), 3),
@@ -144,16 +147,16 @@ def slow_callers(*, count: int, seconds: float, within: float, how: str = "", ap
     }
     outcome.expect(not late, f"{len(late)} were not cut within {within} s: {sorted(set(late))}")
     outcome.expect(busy.statuses.keys() == {200}, f"others got {dict(busy.statuses)}")
-    bound = 2 * calm.slowest() + (0 if apart else 0.5)  # in one process the work of the callers is felt
+    bound = 2 * calm.slowest() + (0 if subprocess_ else 0.5)  # in one process the clients' work counts too
     outcome.expect(busy.slowest() <= bound, f"others' p99 went from {calm.slowest():.3f} to {busy.slowest():.3f} s")
     return outcome
 
 
 async def _slowed(address: str, count: int, within: float) -> tuple[Load, Load, list[tuple[str, float | None]]]:
-    calm = await at_once(address, ASKED, callers=2, seconds=1.0)
+    calm = await closed_loop(address, REQUESTS, callers=2, seconds=1.0)
     kinds = [("reader", _slow_reader), *[("header", _slow_header)] * 3, *[("body", _slow_body)] * 2]
     slow = []
-    busy = asyncio.create_task(at_once(address, ASKED, callers=2, seconds=within + count * 0.01))
+    busy = asyncio.create_task(closed_loop(address, REQUESTS, callers=2, seconds=within + count * 0.01))
     for number in range(count):
         slow.append(asyncio.create_task(_until_cut(address, *kinds[number % 6], within)))
         await asyncio.sleep(0.01)
@@ -161,14 +164,14 @@ async def _slowed(address: str, count: int, within: float) -> tuple[Load, Load, 
 
 
 async def _until_cut(address: str, name: str, trickle: Any, within: float) -> tuple[str, float | None]:
-    """Seconds until the server ended a slow caller; None where it did not."""
-    place = urllib.parse.urlsplit(address)
+    """Seconds until the server closed a slow connection; None if it did not."""
+    url = urllib.parse.urlsplit(address)
     line = socket.socket()
     line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     line.setblocking(False)
     began = time.monotonic()
     with line:
-        await asyncio.get_running_loop().sock_connect(line, (place.hostname, place.port))
+        await asyncio.get_running_loop().sock_connect(line, (url.hostname, url.port))
         watch = select.poll()
         watch.register(line, select.POLLRDHUP)
         sends = trickle()
@@ -199,45 +202,44 @@ def _slow_reader() -> Any:
     yield b"GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n" * 16
 
 
-# --- F12 -------------------------------------------------------------------------------------------------------------
-
-
-def stop_under_load(*, callers: int, cost: float = 0.04, how: str = "", apart: bool = True) -> Outcome:
-    """Told to stop while many ask: whoever was let in is answered, and the server ends well. `apart`: by SIGTERM."""
-    outcome = Outcome("stop_under_load", {"callers": callers, "cost": cost, "how": how, "apart": apart}, asked=1)
+def stop_under_load(*, callers: int, cost: float = 0.04, defect: str = "", subprocess_: bool = True) -> Outcome:
+    """Stopped under load: accepted requests are answered and the server exits cleanly. `subprocess_`: by SIGTERM."""
+    outcome = Outcome(
+        "stop_under_load", {"callers": callers, "cost": cost, "defect": defect, "subprocess_": subprocess_}, requested=1
+    )
     lines: list[str] = []
     with contextlib.ExitStack() as stack:
-        if apart:
-            process = stack.enter_context(Process(cost=cost, how=how, drain_seconds=10))
+        if subprocess_:
+            process = stack.enter_context(Process(cost=cost, defect=defect, drain_seconds=10))
             stopped, load, status = asyncio.run(_stopped(process.wait_until_ready(), callers, process.end))
             lines = process.lines
         else:
-            here = contextlib.ExitStack()
-            address = here.enter_context(served(cost=cost, how=how, log=Log(write=lines.append), drain_seconds=10.0))
-            stopped, load, status = asyncio.run(_stopped(address, callers, lambda: here.close() or 0))
-    told = next((line for line in lines if "stopping:" in line), "stopping: 0")
-    under_way = int(told.split("stopping: ")[1].split()[0])
-    outcome.landed = int(under_way > 0)
+            server_stack = contextlib.ExitStack()
+            address = server_stack.enter_context(
+                served(cost=cost, defect=defect, log=Log(write=lines.append), drain_seconds=10.0)
+            )
+            stopped, load, status = asyncio.run(_stopped(address, callers, lambda: server_stack.close() or 0))
+    stop_line = next((line for line in lines if "stopping:" in line), "stopping: 0")
+    in_flight = int(stop_line.split("stopping: ")[1].split()[0])
+    outcome.landed = int(in_flight > 0)
     lost = [sample for sample in load.samples if sample.sent < stopped - 0.05 and sample.status != 200]
-    answered = sum(" POST /embed 200 " in line for line in lines)
-    outcome.facts = {"under way": under_way, "statuses": dict(load.statuses), "status": status, "lost": len(lost)}
+    responses = sum(" POST /embed 200 " in line for line in lines)
+    outcome.facts = {"in flight": in_flight, "statuses": dict(load.statuses), "status": status, "lost": len(lost)}
     outcome.expect(status == 0, f"it ended with status {status}: {lines[-1:]}")
-    outcome.expect(not lost, f"{len(lost)} requests that were let in were lost: {[one.status for one in lost][:8]}")
-    outcome.expect(answered == load.statuses[200], f"{answered} were answered, {load.statuses[200]} heard it")
+    outcome.expect(not lost, f"{len(lost)} accepted requests were lost: {[item.status for item in lost][:8]}")
+    outcome.expect(responses == load.statuses[200], f"{responses} were sent, {load.statuses[200]} received")
     return outcome
 
 
 async def _stopped(address: str, callers: int, stop: Callable[[], int]) -> tuple[float, Load, int]:
-    asking = asyncio.create_task(at_once(address, ASKED, callers=callers, seconds=2.2))
+    asking = asyncio.create_task(closed_loop(address, REQUESTS, callers=callers, seconds=2.2))
     await asyncio.sleep(1.0)
     stopped = time.monotonic()
     status = await asyncio.to_thread(stop)
     return stopped, await asking, status
 
 
-# --- F9 --------------------------------------------------------------------------------------------------------------
-
-WHOLE = [
+VALID_REQUESTS = [
     post("/embed", {"inputs": ["the cat", "a mat"], "truncate": True}),
     post("/fill-mask", {"inputs": "the [MASK] sat", "top_k": 2}),
     post("/v1/embeddings", {"input": [5, 6, 7]}),
@@ -248,92 +250,94 @@ INSERTS = (b"\x00", b"\xff\xfe", b'"', b"\\ud800", b"NaN", b"\r\n\r\n", b"[" * 5
 
 
 def damaged(number: int, seed: int) -> bytes:
-    """A request with a few random changes; the same for the same number and seed."""
+    """A request with a few random changes, determined by number and seed."""
     chance = random.Random(f"{seed} {number}")
-    found = bytearray(chance.choice(WHOLE))
+    data = bytearray(chance.choice(VALID_REQUESTS))
     for _ in range(chance.randint(1, 4)):
-        place = chance.randrange(len(found) + 1)
+        index = chance.randrange(len(data) + 1)
         change = chance.randrange(5)
         if change == 0:
-            found[place : place + 1] = bytes([chance.randrange(256)])
+            data[index : index + 1] = bytes([chance.randrange(256)])
         elif change == 1:
-            found[place:place] = chance.choice(INSERTS)
+            data[index:index] = chance.choice(INSERTS)
         elif change == 2:
-            del found[place : place + chance.randint(1, 30)]
+            del data[index : index + chance.randint(1, 30)]
         elif change == 3:
-            found[place:place] = found[chance.randrange(len(found) + 1) :][:40]
+            data[index:index] = data[chance.randrange(len(data) + 1) :][:40]
         else:
-            del found[place:]
-    body = bytes(found).partition(b"\r\n\r\n")[2]
-    if chance.random() < 0.5 and body:  # let the damage be in the body alone, so that it is read
+            del data[index:]
+    body = bytes(data).partition(b"\r\n\r\n")[2]
+    if chance.random() < 0.5 and body:  # damage only the body, so that it is parsed
         return post("/embed", body)
-    return bytes(found) or b"\r\n"
+    return bytes(data) or b"\r\n"
 
 
-def malformed(*, count: int, seed: int, how: str = "", apart: bool = False) -> Outcome:
-    """Damaged requests: answers of the 400s, or a closed connection, and a server that is as well as before."""
-    outcome = Outcome("malformed", {"count": count, "seed": seed, "how": how, "apart": apart}, asked=count)
+def malformed(*, count: int, seed: int, defect: str = "", subprocess_: bool = False) -> Outcome:
+    """Damaged requests: 4xx responses or a closed connection, and a healthy server afterwards."""
+    outcome = Outcome(
+        "malformed", {"count": count, "seed": seed, "defect": defect, "subprocess_": subprocess_}, requested=count
+    )
     limits = {"read_seconds": 1.0, "idle_seconds": 1.0}
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(16) as pool:
-        process = stack.enter_context(Process(how=how, **limits)) if apart else None
-        address = process.wait_until_ready() if process else stack.enter_context(served(how=how, **limits))
+        process = stack.enter_context(Process(defect=defect, **limits)) if subprocess_ else None
+        address = process.wait_until_ready() if process else stack.enter_context(served(defect=defect, **limits))
         lone = [post("/embed", b'{"inputs": "\\ud800"}'), post("/tokenize", b'{"inputs": ["\\udfff"]}')]
-        list(pool.map(lambda bytes_: send_raw(address, bytes_), [*WHOLE, *lone] * 4))  # so that everything is loaded
+        list(pool.map(lambda bytes_: send_raw(address, bytes_), [*VALID_REQUESTS, *lone] * 4))  # warm-up
         before = process.memory() if process else 0
-        heard = list(pool.map(lambda number: send_raw(address, damaged(number, seed)), range(count)))
-        heard += [send_raw(address, one) for one in lone]
+        received = list(pool.map(lambda number: send_raw(address, damaged(number, seed)), range(count)))
+        received += [send_raw(address, item) for item in lone]
         grown = (process.memory() - before) if process else 0
         well = httpx.get(f"{address}/health", timeout=10).status_code
-    outcome.landed = sum(one.status != 200 for one in heard[:count]) and count
-    statuses = {status: sum(one.status == status for one in heard) for status in sorted({one.status for one in heard})}
+    outcome.landed = sum(item.status != 200 for item in received[:count]) and count
+    statuses = {
+        status: sum(item.status == status for item in received) for status in sorted({item.status for item in received})
+    }
     outcome.facts = {"statuses": statuses, "grown": f"{grown / 2**20:.1f} MB"}
-    wrong = [number for number, one in enumerate(heard) if one.status >= 500 and one.status != 503]
+    wrong = [number for number, item in enumerate(received) if item.status >= 500 and item.status != 503]
     outcome.expect(not wrong, f"statuses {statuses}, the first at number {wrong[:1]}")
     outcome.expect(grown <= 50 << 20, f"the server grew by {grown / 2**20:.0f} MB")
     outcome.expect(well == 200, "the server is not well afterwards")
     return outcome
 
 
-# --- F18 -------------------------------------------------------------------------------------------------------------
-
 SECRETS = {"key": "canary-key-0123456789", "text": "canarytext", "env": "canary-env-0123456789"}
 
 
-def secrets_kept(*, how: str = "") -> Outcome:
-    """Secrets in the key, the environment and in texts turn up in no log, no error and no counter."""
-    outcome = Outcome("secrets_kept", {"how": how})
+def secrets_stay_private(*, defect: str = "") -> Outcome:
+    """Secrets in the API key, the environment and the texts do not appear in logs, errors or metrics."""
+    outcome = Outcome("secrets_stay_private", {"defect": defect})
     lines: list[str] = []
-    said: list[str] = []
+    output: list[str] = []
     os.environ["BERTSMITH_CANARY"] = SECRETS["env"]
     try:
-        with _with_key(how, Log(write=lines.append)) as client:
-            for answer in _ask_badly(client):
-                outcome.asked += 1
-                outcome.landed += answer.status_code >= 400
-                said.append(f"{answer.headers} {answer.text}")
+        with _with_key(defect, Log(write=lines.append)) as client:
+            for response in _send_invalid_requests(client):
+                outcome.requested += 1
+                outcome.landed += response.status_code >= 400
+                output.append(f"{response.headers} {response.text}")
             for path in ("/metrics", "/info", "/health", "/docs", "/openapi.json"):
-                said.append(client.get(path).text)
+                output.append(client.get(path).text)
     finally:
         del os.environ["BERTSMITH_CANARY"]
     for name, secret in SECRETS.items():
-        for where, found in (("log", lines), ("answer", said)):
-            hits = [line for line in found if secret in line.lower()]
-            outcome.expect(not hits, f"the {name} is in {len(hits)} of {len(found)} {where}s: {hits[:1]}")
+        for where, recorded in (("log", lines), ("answer", output)):
+            hits = [line for line in recorded if secret in line.lower()]
+            outcome.expect(not hits, f"the {name} is in {len(hits)} of {len(recorded)} {where}s: {hits[:1]}")
     return outcome
 
 
 @contextlib.contextmanager
-def _with_key(how: str, log: Log) -> Any:
+def _with_key(defect: str, log: Log) -> Any:
     from faults.server_fixtures import broken
     from server.http_fixtures import client_for
 
-    with broken(how), client_for("words", "kinds", log=log, api_key=SECRETS["key"]) as client:
+    with broken(defect), client_for("words", "kinds", log=log, api_key=SECRETS["key"]) as client:
         client.headers["authorization"] = f"Bearer {SECRETS['key']}"
         yield client
 
 
-def _ask_badly(client: httpx.Client) -> Any:
-    """Errors of every kind, each with a secret in what was sent."""
+def _send_invalid_requests(client: httpx.Client) -> Any:
+    """Errors of every kind, each with a secret in the request."""
     text, key = SECRETS["text"], SECRETS["key"]
     yield client.post("/embed", json={"inputs": text}, headers={"authorization": f"Bearer {key}{text}"})
     yield client.post(f"/{text}", json={})

@@ -32,96 +32,99 @@ from bertsmith.server.settings import Limits
 
 TESTS = Path(__file__).resolve().parents[1]
 TEXTS = ("the cat sat", "a cat on the mat", "서울은 한국의 수도이다", "the mat")
-EXPECTED_TOKENS = 6  # of a text, about
+EXPECTED_TOKENS = 6  # approximate, per text
 
 
 class Costly:
-    """Computes as another does, and takes so many seconds for each item, however fast the machine is."""
+    """Wraps a model with a fixed latency per item, independent of the machine."""
 
     def __init__(self, backend: Any, cost: float) -> None:
         self.backend, self.cost = backend, cost
         self.batch_tokens: int = backend.batch_tokens
 
-    def run(self, wish: Query, items: Sequence[ModelInput]) -> list[Any]:
-        """See `Computing`."""
+    def run(self, task: Query, items: Sequence[ModelInput]) -> list[Any]:
+        """Runs the wrapped model."""
         began = time.monotonic()
-        found: list[Any] = self.backend.run(wish, items)
+        results: list[Any] = self.backend.run(task, items)
         time.sleep(max(0.0, began + self.cost * len(items) - time.monotonic()))
-        return found
+        return results
 
 
 def costly(cost: float) -> Predictor:
-    """A model that answers 1 / cost texts a second."""
-    made = predictor("words")
-    slow: Backend = Costly(made.backend, cost)
-    return Predictor(made.model, made.tokenizer, backend=slow)
+    """A model with a throughput of 1 / cost texts per second."""
+    built = predictor("words")
+    slow: Backend = Costly(built.backend, cost)
+    return Predictor(built.model, built.tokenizer, backend=slow)
 
 
 def heavy() -> Predictor:
-    """A model that keeps a core busy: some tens of texts a second."""
+    """A model that keeps a core busy: some tens of texts per second."""
     return Predictor(model("masked_lm", layers=6, width=512, heads=8), tokenizer())
 
 
 @contextlib.contextmanager
-def broken(how: str) -> Iterator[None]:
-    """A build that lacks one of its precautions, to see that the campaign notices."""
+def broken(defect: str) -> Iterator[None]:
+    """A build without one of its safeguards, which the campaign must detect."""
     with contextlib.ExitStack() as stack:
-        if how == "instant":  # whoever is refused hears it at once
+        if defect == "instant":  # rejections are sent immediately
 
-            async def at_once(self: Any, problem: Any) -> Any:
+            async def reject_immediately(self: Any, problem: Any) -> Any:
                 return problem
 
-            stack.enter_context(mock.patch.object(middleware.Gateway, "delay", at_once))
-        elif how == "patient":  # nobody is ever late
+            stack.enter_context(mock.patch.object(middleware.Gateway, "delay", reject_immediately))
+        elif defect == "patient":  # no deadlines
 
             async def never(connections: Any, limits: Any) -> None:
                 await asyncio.sleep(3600)
 
             stack.enter_context(mock.patch.object(server, "sweep_connections", never))
             stack.enter_context(mock.patch.object(server.DeadlineProtocol, "check_deadlines", return_value=None))
-        elif how == "drops":  # what is under way is dropped when the server is told to stop
-            made = server.Server.__init__
+        elif defect == "drops":  # requests in flight are dropped when the server is stopped
+            original_init = server.Server.__init__
 
             def hasty(self: Any, *args: Any, **options: Any) -> None:
-                made(self, *args, **options)
+                original_init(self, *args, **options)
                 self.config.timeout_graceful_shutdown = 0
 
             stack.enter_context(mock.patch.object(server.Server, "__init__", hasty))
-        elif how == "credulous":  # bodies are taken for JSON
+        elif defect == "credulous":  # bodies are assumed to be valid JSON
             stack.enter_context(mock.patch.object(middleware, "parse_json", lambda body, limits: json.loads(body)))
-        elif how == "talkative":  # the log has what was sent
-            told = Log.request
+        elif defect == "talkative":  # the log contains request bodies
+            original_request = Log.request
 
             def more(self: Log, visit: Any) -> None:
-                told(self, visit)
+                original_request(self, visit)
                 self.write(repr(visit.body))
 
             stack.enter_context(mock.patch.object(Log, "request", more))
         else:
-            assert how in ("", "unbounded")
+            assert defect in ("", "unbounded")
         yield
 
 
-def limits_of(how: str, **given: Any) -> Limits:
-    """Limits; an unbounded build has none on what waits."""
-    return Limits(**given | ({"max_queued_tokens": 10**9, "max_requests": 2000} if how == "unbounded" else {}))
+def limits_of(defect: str, **options: Any) -> Limits:
+    """Limits; an unbounded build has no queue limit."""
+    return Limits(**options | ({"max_queued_tokens": 10**9, "max_requests": 2000} if defect == "unbounded" else {}))
 
 
 @contextlib.contextmanager
-def served(*, cost: float = 0.0, how: str = "", log: Log | None = None, **limits: Any) -> Iterator[str]:
-    """A server in this process; gives its address."""
-    with broken(how), server.running({"words": costly(cost)}, limits=limits_of(how, **limits), log=log) as address:
+def served(*, cost: float = 0.0, defect: str = "", log: Log | None = None, **limits: Any) -> Iterator[str]:
+    """A server in this process; yields its address."""
+    with (
+        broken(defect),
+        server.running({"words": costly(cost)}, limits=limits_of(defect, **limits), log=log) as address,
+    ):
         yield address
 
 
 class Process:
-    """A server in a process of its own."""
+    """A server in a subprocess."""
 
-    def __init__(self, *, cost: float = 0.0, heavy: bool = False, how: str = "", **limits: Any) -> None:
-        told = json.dumps({"cost": cost, "heavy": heavy, "broken": how, "limits": limits})
+    def __init__(self, *, cost: float = 0.0, heavy: bool = False, defect: str = "", **limits: Any) -> None:
+        settings = json.dumps({"cost": cost, "heavy": heavy, "broken": defect, "limits": limits})
         paths = os.pathsep.join([str(TESTS), *sys.path])
         self.process = subprocess.Popen(
-            [sys.executable, __file__, told],
+            [sys.executable, __file__, settings],
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
@@ -142,7 +145,7 @@ class Process:
         self.ready.set()
 
     def wait_until_ready(self) -> str:
-        """Its address, once it answers."""
+        """Its address, once it responds."""
         assert self.ready.wait(60)
         assert self.address, "\n".join(self.lines)
         host, port = self.address.removeprefix("http://").split(":")
@@ -153,22 +156,22 @@ class Process:
         raise AssertionError("it does not listen")
 
     def stop(self) -> None:
-        """Tells it to stop."""
+        """Sends the stop signal."""
         self.process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float = 30) -> int:
-        """How it ended."""
+        """Waits for the exit; returns the exit status."""
         status = self.process.wait(seconds)
         self.reader.join(5)
         return status
 
     def end(self) -> int:
-        """Tells it to stop, and waits until it has."""
+        """Stops it and waits for the exit."""
         self.stop()
         return self.wait()
 
     def memory(self) -> int:
-        """Bytes that it holds."""
+        """Resident memory in bytes."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(text.split("VmRSS:")[1].split()[0]) << 10
 
@@ -184,13 +187,13 @@ class Process:
         self.process.stderr.close()
 
 
-def main(told: str) -> None:
-    facts = json.loads(told)
+def main(settings: str) -> None:
+    facts = json.loads(settings)
     with broken(facts["broken"]):
         limits = limits_of(facts["broken"], **facts["limits"])
         listener = server.listen("127.0.0.1", 0)
-        made = heavy() if facts["heavy"] else costly(facts["cost"])
-        server.serve(build({"words": made}, limits=limits, log=Log()), listener)
+        built = heavy() if facts["heavy"] else costly(facts["cost"])
+        server.serve(build({"words": built}, limits=limits, log=Log()), listener)
 
 
 if __name__ == "__main__":

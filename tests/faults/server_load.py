@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-GONE = 0  # the status of a request whose connection ended before its answer was whole
-REFUSED = -1  # the status where no connection could be made
+NO_RESPONSE = 0  # status of a request whose connection closed before the full response
+REFUSED = -1  # status if no connection could be made
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One request: its status, when it had been sent, and how long its answer took."""
+    """One request: its status, send time and latency."""
 
     status: int
     sent: float  # by time.monotonic
@@ -28,7 +28,7 @@ class Sample:
 
 @dataclass
 class Load:
-    """What became of many requests."""
+    """The results of many requests."""
 
     samples: list[Sample] = field(default_factory=list)
 
@@ -38,30 +38,30 @@ class Load:
 
     @property
     def goodput(self) -> float:
-        """Answers a second, from the first request to the last answer."""
-        began = min((one.sent for one in self.samples), default=0.0)
-        ends = [one.sent + one.seconds for one in self.samples if one.status == 200]
+        """Responses per second, from the first request to the last response."""
+        began = min((sample.sent for sample in self.samples), default=0.0)
+        ends = [sample.sent + sample.seconds for sample in self.samples if sample.status == 200]
         return len(ends) / (max(ends) - began) if ends else 0.0
 
     def slowest(self, share: float = 0.99, status: int = 200) -> float:
-        """Seconds that this share of the answers of a status took at most."""
-        found = sorted(sample.seconds for sample in self.samples if sample.status == status)
-        return found[min(int(len(found) * share), len(found) - 1)] if found else 0.0
+        """Latency quantile of the responses with a status."""
+        latencies = sorted(sample.seconds for sample in self.samples if sample.status == status)
+        return latencies[min(int(len(latencies) * share), len(latencies) - 1)] if latencies else 0.0
 
     def quickest(self, status: int) -> float:
-        """Seconds of the quickest answer of a status."""
+        """Minimum latency of the responses with a status."""
         return min((sample.seconds for sample in self.samples if sample.status == status), default=float("inf"))
 
 
 class Line:
-    """One connection that stays open as long as the server lets it."""
+    """One persistent connection."""
 
     def __init__(self, address: str) -> None:
         self.place = urllib.parse.urlsplit(address)
         self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, request: bytes) -> Sample:
-        """Sends a request and reads its answer."""
+    async def send_request(self, request: bytes) -> Sample:
+        """Sends a request and reads the response."""
         began = time.monotonic()
         if self.streams is not None and self._ended():
             self.close()
@@ -84,17 +84,17 @@ class Line:
             return Sample(int(head.split(b" ", 2)[1]), sent, time.monotonic() - began, body)
         except (OSError, asyncio.IncompleteReadError):
             self.close()
-            return Sample(GONE, sent, time.monotonic() - began)
+            return Sample(NO_RESPONSE, sent, time.monotonic() - began)
 
     def _ended(self) -> bool:
-        """Whether the server has closed an idle line: HTTP clients look, too, before they use one again."""
+        """Whether the server has closed an idle connection; HTTP clients check this before reuse too."""
         reader, writer = self.streams or ()
         poll = select.poll()
         poll.register(writer.get_extra_info("socket").fileno(), select.POLLIN)
         return reader.at_eof() or bool(poll.poll(0))
 
     def close(self) -> None:
-        """Ends the connection; the next request makes a new one."""
+        """Closes the connection; the next request opens a new one."""
         if self.streams is not None:
             self.streams[1].close()
             self.streams = None
@@ -107,17 +107,17 @@ def request(value: Any, path: str = "/embed") -> bytes:
     return head.encode() + body
 
 
-async def at_once(address: str, requests: Sequence[bytes], *, callers: int, seconds: float) -> Load:
-    """So many callers, each asking again as soon as it is answered."""
+async def closed_loop(address: str, requests: Sequence[bytes], *, callers: int, seconds: float) -> Load:
+    """`callers` clients, each sending the next request after a response."""
     load, until = Load(), time.monotonic() + seconds
 
     async def caller(number: int) -> None:
         line = Line(address)
         while time.monotonic() < until:
-            sample = await line.ask(requests[number % len(requests)])
+            sample = await line.send_request(requests[number % len(requests)])
             load.samples.append(sample)
             number += callers
-            if sample.status in (GONE, REFUSED):
+            if sample.status in (NO_RESPONSE, REFUSED):
                 await asyncio.sleep(0.01)
         line.close()
 
@@ -125,29 +125,29 @@ async def at_once(address: str, requests: Sequence[bytes], *, callers: int, seco
     return load
 
 
-async def once_each(address: str, asked: bytes, *, callers: int) -> Load:
-    """So many callers at the same time, each asking once."""
+async def one_request_each(address: str, payload: bytes, *, callers: int) -> Load:
+    """Concurrent clients, each sending one request."""
     lines = [Line(address) for _ in range(callers)]
-    load = Load(list(await asyncio.gather(*(line.ask(asked) for line in lines))))
+    load = Load(list(await asyncio.gather(*(line.send_request(payload) for line in lines))))
     for line in lines:
         line.close()
     return load
 
 
 async def at_rate(address: str, requests: Sequence[bytes], *, rate: float, seconds: float) -> Load:
-    """So many requests a second, whether or not those before have been answered."""
+    """A fixed request rate, independent of responses."""
     load, began = Load(), time.monotonic()
     free: list[Line] = []
     tasks: list[asyncio.Task[None]] = []
 
-    async def one(number: int) -> None:
+    async def send(number: int) -> None:
         line = free.pop() if free else Line(address)
-        load.samples.append(await line.ask(requests[number % len(requests)]))
+        load.samples.append(await line.send_request(requests[number % len(requests)]))
         free.append(line)
 
     for number in range(int(rate * seconds)):
         await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
-        tasks.append(asyncio.create_task(one(number)))
+        tasks.append(asyncio.create_task(send(number)))
     await asyncio.gather(*tasks)
     for line in free:
         line.close()

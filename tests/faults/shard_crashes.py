@@ -25,7 +25,7 @@ from bertsmith.system.durable import Disk
 
 
 def operations_of(folder: Path) -> list[Operation]:
-    """What one undisturbed build does to the disk."""
+    """Disk operations of one undisturbed build."""
     disk = RecordingDisk()
     build(emptied(folder), disk)
     return disk.operations
@@ -57,7 +57,7 @@ def kills(
                 outcome.fail(case, problem)
     chance = random.Random(seed)
     for time in range(again):
-        # not before the last sync, when all is done and nothing is left for the second kill
+        # not before the last sync, after which the second kill has nothing left to interrupt
         number, share = chance.randrange(steps.done - 1), chance.random()
         if outcome.wants(f"again-{time}"):
             emptied(work)
@@ -71,7 +71,7 @@ def kills(
 
 
 def removals(folder: Path, *, only: str | None = None) -> Outcome:
-    """SIGKILL before every change that `remove_shard_set` makes; then it is built on if unfinished, or removed."""
+    """SIGKILL before every change by `remove_shard_set`; then the build is resumed if unfinished, or removed."""
     outcome = Outcome("removals", only)
     expected, work = oracle(folder / "oracle"), folder / "work"
     tokens, steps = read_all(folder / "oracle"), FailingDisk(-1, "kill")
@@ -106,10 +106,11 @@ def _steps_of_resume(folder: Path, rehearsal: Path) -> int:
 
 def _resumed(folder: Path, expected: dict[str, bytes | None]) -> str:
     status, message = in_child(lambda: build(folder, Disk()))
-    if status and "already holds a finished" not in message:  # killed after all was done but before it could say so
+    # killed after the last operation but before the acknowledgement
+    if status and "already holds a finished" not in message:
         return f"the resume ended with {status}: {message}"
-    wrong = differs(folder, expected)
-    return f"the resumed build differs in {wrong}" if wrong else ""
+    difference = differs(folder, expected)
+    return f"the resumed build differs in {difference}" if difference else ""
 
 
 def power_losses(
@@ -120,7 +121,7 @@ def power_losses(
     whole: bool = False,
     limit: int = 4096,
 ) -> Outcome:
-    """F3: every state that a loss of power can leave behind, from the last commit on, or of the `whole` build."""
+    """F3: every state that a power loss can leave, from the last commit on or of the `whole` build."""
     outcome = Outcome("power_losses", only, {"whole": whole, "limit": limit})
     recorded, recorder = emptied(folder / "recorded"), disk()
     acknowledged: list[tuple[int, int]] = []
@@ -133,7 +134,7 @@ def power_losses(
 
 
 def power_losses_after_kills(folder: Path, *, only: str | None = None, every: int = 1) -> Outcome:
-    """F3 with a past: a build stops after `every`-th operation, another goes on, and then the power goes."""
+    """F3 after a kill: a build stops after every `every`-th operation, another resumes, and then the power is lost."""
     outcome = Outcome("power_losses_after_kills", only, {"every": every})
     for stop in range(1, len(operations_of(folder / "recorded")), every):
         recorded = emptied(folder / "recorded")
@@ -142,15 +143,15 @@ def power_losses_after_kills(folder: Path, *, only: str | None = None, every: in
             build(recorded, stopping)
         recorder, acknowledged = RecordingDisk(), [(0, 0)]
         recorder.operations = list(stopping.operations)
-        said_so = _goes_on(recorded, recorder, acknowledged)
+        finished = _resumes(recorded, recorder, acknowledged)
         states = power_loss_states(recorder.operations, recorded, first=stop)
-        end = len(recorder.operations) if said_so else -1
+        end = len(recorder.operations) if finished else -1
         _check_states(outcome, folder, states, acknowledged, end, prefix=f"{stop}-")
     return outcome
 
 
 class StoppingDisk(RecordingDisk):
-    """Does nothing more after so many operations, as if the process had been killed there."""
+    """Stops after a number of operations, as if the process had been killed there."""
 
     def __init__(self, stop: int) -> None:
         super().__init__()
@@ -169,8 +170,8 @@ class StoppingDisk(RecordingDisk):
             raise OSError(errno.EIO, "stopped")
 
 
-def _goes_on(folder: Path, recorder: RecordingDisk, acknowledged: list[tuple[int, int]]) -> bool:
-    """Whether the second build came to its end; the first may have left nothing to do, without having said so."""
+def _resumes(folder: Path, recorder: RecordingDisk, acknowledged: list[tuple[int, int]]) -> bool:
+    """Whether the second build finished; the first may have left nothing to do without acknowledging it."""
     try:
         build(folder, recorder, progress=lambda units: acknowledged.append((len(recorder.operations), units)))
     except BertsmithError as error:
@@ -203,7 +204,7 @@ def _check_states(
 
 
 def _state_problem(work: Path, units: int, expected: dict[str, bytes | None], *, finished: bool) -> str:
-    """What was acknowledged must be there: all of it if the build was `finished`, else `units`, to be gone on from."""
+    """Acknowledged data must exist: all of it if the build was `finished`, else `units`, resumable."""
     if not finished and ((work / "building.json").exists() or not (work / "index.json").exists()):
         kept: list[int] = []
         try:
@@ -212,12 +213,12 @@ def _state_problem(work: Path, units: int, expected: dict[str, bytes | None], *,
             return f"the resume ended with {error!r}"
         if kept[0] < units:
             return f"{units} units were acknowledged, {kept[0]} are left"
-    wrong = differs(work, expected)
-    return f"the build differs in {wrong}" if wrong else ""
+    difference = differs(work, expected)
+    return f"the build differs in {difference}" if difference else ""
 
 
 def refusals(folder: Path, *, only: str | None = None) -> Outcome:
-    """F4: no space and I/O error, once and for good, at every operation, and every write cut short."""
+    """F4: no space and I/O error, once and permanently, at every operation, and short writes."""
     outcome = Outcome("refusals", only)
     expected, work = oracle(folder / "oracle"), folder / "work"
     for number, operation in enumerate(operations_of(folder / "recorded")):
@@ -259,5 +260,5 @@ def _refused(work: Path, disk: FailingDisk, name: str, kind: str, expected: dict
         except BertsmithError as error:
             if "already holds a finished" not in str(error):
                 return f"the second try ended with {error!r}"
-    wrong = differs(work, expected)
-    return f"after the second try it differs in {wrong}" if wrong else ""
+    difference = differs(work, expected)
+    return f"after the second try it differs in {difference}" if difference else ""

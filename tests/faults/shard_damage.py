@@ -47,14 +47,14 @@ def unfinished_set(folder: Path) -> Path:
     return folder
 
 
-def unnoticed(folder: Path, name: str) -> str:
-    """What is wrong with how the damage to a file is met by those who use it: it must be an error that names it."""
+def detection_problem(folder: Path, name: str) -> str:
+    """Problem if damage to a file is not detected by its readers: it must raise an error that names the file."""
     try:
         if name == "building.json":
             with builder(folder, QuickDisk()):
                 return "the build went on"
         if name.startswith("tokenizer/"):
-            return unverified(folder, name)  # nobody reads the copy but verify
+            return unverified(folder, name)  # only verify reads the copy
         shards = Shards.open(folder, "held-out" if name.startswith("held-out") else "train")
         part = next(part for part, path in zip(shards.parts, shards._reader.paths, strict=True) if path.name == name)
         shards.read([part.token_base], [part.tokens])
@@ -72,21 +72,21 @@ def unverified(folder: Path, name: str) -> str:
     return "" if name in wrong else f"verify does not name it, but {wrong}"
 
 
-def places(path: Path, chance: random.Random, masks: int) -> Iterator[tuple[int, int]]:
-    """Where to flip and what: every byte of what is no data, and some bytes in each 4 KiB of the data of a shard."""
+def flip_offsets(path: Path, chance: random.Random, masks: int) -> Iterator[tuple[int, int]]:
+    """Offsets and masks to flip: every byte outside the data, and some bytes in each 4 KiB of shard data."""
     body, size = path.stat().st_size, path.stat().st_size
     if path.suffix == ".shard":
         body = ShardFile(path).read_head().body
-    for place in range(body):
+    for offset in range(body):
         for number in range(masks):
-            yield place, 1 << chance.randrange(8) if number % 2 == 0 else chance.randrange(1, 256)
+            yield offset, 1 << chance.randrange(8) if number % 2 == 0 else chance.randrange(1, 256)
     for start in range(body, size, 4096):
         for _ in range(8):
             yield chance.randrange(start, min(size, start + 4096)), 1 << chance.randrange(8)
 
 
 def flips(folder: Path, *, only: str | None = None, masks: int = 3, seed: int = 0, verify_every: int = 40) -> Outcome:
-    """F5: one byte is other than written."""
+    """F5: one changed byte."""
     options = {"masks": masks, "seed": seed, "verify_every": verify_every}
     outcome, chance = Outcome("flips", only, options), random.Random(seed)
     for world in (small_set(folder / "small"), large_set(folder / "large"), unfinished_set(folder / "unfinished")):
@@ -95,12 +95,12 @@ def flips(folder: Path, *, only: str | None = None, masks: int = 3, seed: int = 
             if world.name == "unfinished" and name != "building.json":
                 continue
             descriptor = os.open(path, os.O_RDWR)
-            for number, (place, mask) in enumerate(places(path, chance, masks)):
-                case = f"{world.name}/{name}:{place}:{mask}"
+            for number, (offset, mask) in enumerate(flip_offsets(path, chance, masks)):
+                case = f"{world.name}/{name}:{offset}:{mask}"
                 if outcome.wants(case):
-                    with flipped(descriptor, place, mask) as landed:
+                    with flipped(descriptor, offset, mask) as landed:
                         outcome.landed += landed
-                        problem = unnoticed(world, name)
+                        problem = detection_problem(world, name)
                         if not problem and number % verify_every == 0:
                             problem = unverified(world, name)
                     if problem:
@@ -110,17 +110,17 @@ def flips(folder: Path, *, only: str | None = None, masks: int = 3, seed: int = 
 
 
 @contextmanager
-def flipped(descriptor: int, place: int, mask: int) -> Iterator[bool]:
-    """The file with one byte changed; yields whether it is."""
-    byte = os.pread(descriptor, 1, place)
-    os.pwrite(descriptor, bytes([byte[0] ^ mask]), place)
-    yield os.pread(descriptor, 1, place) != byte
-    os.pwrite(descriptor, byte, place)
+def flipped(descriptor: int, offset: int, mask: int) -> Iterator[bool]:
+    """Changes one byte of the file; yields whether it did."""
+    byte = os.pread(descriptor, 1, offset)
+    os.pwrite(descriptor, bytes([byte[0] ^ mask]), offset)
+    yield os.pread(descriptor, 1, offset) != byte
+    os.pwrite(descriptor, byte, offset)
 
 
 @contextmanager
 def truncated(path: Path, length: int) -> Iterator[bool]:
-    """The file cut to `length`, in place; yields whether it is."""
+    """Truncates the file to `length` in place; yields whether it did."""
     contents = path.read_bytes()
     os.truncate(path, length)
     yield path.stat().st_size == length
@@ -144,7 +144,7 @@ def truncations(folder: Path, *, only: str | None = None, count: int = 2000, see
         if outcome.wants(case):
             with truncated(path, length) as landed:
                 outcome.landed += landed
-                if problem := unnoticed(world, name) or (unverified(world, name) if number % 10 == 0 else ""):
+                if problem := detection_problem(world, name) or (unverified(world, name) if number % 10 == 0 else ""):
                     outcome.fail(case, problem)
     _truncate_while_open(outcome, worlds[1], count // 10, chance)
     return outcome
@@ -154,18 +154,18 @@ def _truncate_while_open(outcome: Outcome, world: Path, count: int, chance: rand
     shards = Shards.open(world)
     tokens = shards.read([0], [shards.tokens])
     for number in range(count):
-        place = chance.randrange(len(shards.parts))
-        part, path = shards.parts[place], shards._reader.paths[place]
+        offset = chance.randrange(len(shards.parts))
+        part, path = shards.parts[offset], shards._reader.paths[offset]
         left = chance.randrange(part.tokens - 5)  # tokens that remain in the file; at least 5 are lost
         case = f"open/{path.name}:{left}:{number}"
         if outcome.wants(case):
-            with truncated(path, int(shards._reader.bodies[place]) + 2 * left) as landed:
+            with truncated(path, int(shards._reader.bodies[offset]) + 2 * left) as landed:
                 outcome.landed += landed
-                if problem := _read_beyond(shards, tokens, part.token_base, left, path.name):
+                if problem := _read_past_the_end(shards, tokens, part.token_base, left, path.name):
                     outcome.fail(case, problem)
 
 
-def _read_beyond(shards: Shards, tokens: Tokens, base: int, left: int, name: str) -> str:
+def _read_past_the_end(shards: Shards, tokens: Tokens, base: int, left: int, name: str) -> str:
     if not np.array_equal(shards.read([base], [left]), tokens[base : base + left]):
         return "what is left was read wrongly"
     try:

@@ -24,18 +24,18 @@ TOKENIZER = {"tokenizer.json": b'{"model": "WordPiece"}' * 3, "vocab.txt": b"[PA
 
 @dataclass
 class Outcome:
-    """How a campaign went. It is honest only if `landed == asked`."""
+    """How a campaign went. It is valid only if `landed == requested`."""
 
     name: str
-    only: str | None = None  # run just this case, for a replay
-    options: dict[str, int] = field(default_factory=dict)  # with which the campaign was called
-    asked: int = 0
+    only: str | None = None  # only this case, for a replay
+    options: dict[str, int] = field(default_factory=dict)  # arguments of the campaign
+    requested: int = 0
     landed: int = 0
     failures: list[str] = field(default_factory=list)
 
     def wants(self, case: str) -> bool:
         wanted = self.only in (None, case)
-        self.asked += wanted
+        self.requested += wanted
         return wanted
 
     def fail(self, case: str, problem: str) -> None:
@@ -44,7 +44,8 @@ class Outcome:
         self.failures.append(f"{self.name} {case}: {problem}\n  replay: {replay}")
 
     def __str__(self) -> str:
-        return f"{self.name} {self.options}: {self.landed} of {self.asked} faults landed, {len(self.failures)} failures"
+        counts = f"{self.landed} of {self.requested} faults landed, {len(self.failures)} failures"
+        return f"{self.name} {self.options}: {counts}"
 
 
 def encoded_documents(documents: Iterable[Iterable[Sequence[int]]], dtype: DTypeLike) -> EncodedDocuments:
@@ -57,7 +58,7 @@ def encoded_documents(documents: Iterable[Iterable[Sequence[int]]], dtype: DType
 
 @cache
 def pieces_of(unit: int, sentences: int = 4) -> dict[str, EncodedDocuments]:
-    """What work unit number `unit` yields: always the same. Every third has held-out text, one has nothing else."""
+    """Deterministic documents of work unit `unit`. Every third has held-out text, one has only held-out text."""
     chance = np.random.default_rng(unit)
 
     def some(documents: int) -> EncodedDocuments:
@@ -83,7 +84,7 @@ def builder(folder: Path, disk: Disk) -> ShardBuilder:
 
 
 def build(folder: Path, disk: Disk, *, progress: Callable[[int], None] = lambda units: None) -> None:
-    """Begins or goes on, to the end. `progress` hears how many units are acknowledged, first right after opening."""
+    """Starts or resumes a build to its end. `progress` gets the number of acknowledged units, first after opening."""
     with builder(folder, disk) as open_builder:
         progress(open_builder.units_done)
         for unit in range(open_builder.units_done, UNITS):
@@ -93,7 +94,7 @@ def build(folder: Path, disk: Disk, *, progress: Callable[[int], None] = lambda 
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
-    """Every file and folder below, with contents."""
+    """All files and folders below a path, with contents."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))
@@ -101,14 +102,14 @@ def snapshot(folder: Path) -> dict[str, bytes | None]:
 
 
 def oracle(folder: Path) -> dict[str, bytes | None]:
-    """What a build that nothing disturbs leaves behind, made in `folder` if it is not there yet."""
+    """Files of an undisturbed build, created in `folder` if missing."""
     if not folder.exists():
         build(folder, QuickDisk())
     return snapshot(folder)
 
 
 def differs(folder: Path, expected: dict[str, bytes | None]) -> str:
-    """Names of files that are missing, too many or other than in the oracle; empty if all is equal."""
+    """Names of missing, extra or different files compared with the oracle; empty if equal."""
     found = snapshot(folder)
     return ", ".join(
         sorted(name for name in found.keys() | expected.keys() if found.get(name, 0) != expected.get(name, 0))
@@ -116,7 +117,7 @@ def differs(folder: Path, expected: dict[str, bytes | None]) -> str:
 
 
 def read_all(folder: Path) -> dict[str, tuple[bytes, ...]]:
-    """All that a reader gets to see of a finished set."""
+    """Everything that a reader returns for a finished set."""
     found: dict[str, tuple[bytes, ...]] = {}
     for split in ("train", "held-out"):
         shards = Shards.open(folder, split)
@@ -126,7 +127,7 @@ def read_all(folder: Path) -> dict[str, tuple[bytes, ...]]:
 
 
 def index_problem(folder: Path, expected: dict[str, tuple[bytes, ...]]) -> str:
-    """Where there is an index, the set must be whole: what is wrong with it, or nothing."""
+    """If there is an index, the set must be complete: the problem, or nothing."""
     if not (folder / "index.json").exists():
         return ""
     try:
@@ -135,7 +136,9 @@ def index_problem(folder: Path, expected: dict[str, tuple[bytes, ...]]) -> str:
     except Exception as error:
         return f"there is an index, but reading gives {error!r}"
     wrong = [report.name for report in verify(folder) if not report.ok]
-    wrong = [name for name in wrong if name != "building.json" and not name.endswith(".partial")]  # leftovers may be
+    wrong = [
+        name for name in wrong if name != "building.json" and not name.endswith(".partial")
+    ]  # leftover files are allowed
     return f"there is an index, but verify refuses {wrong}" if wrong else ""
 
 
@@ -146,7 +149,7 @@ def emptied(folder: Path) -> Path:
 
 
 def in_child(action: Callable[[], None]) -> tuple[int, str]:
-    """Runs `action` in a process of its own: its exit status, negative for a signal, and the error if it raised."""
+    """Runs `action` in a forked process: its exit status, negative for a signal, and its error if it raised."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

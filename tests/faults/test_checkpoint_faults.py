@@ -1,6 +1,6 @@
 """Checkpoints under faults (F1 to F6, F13): the code survives all of them; deliberately broken builds are detected.
 
-The short forms run with every test; the long ones are marked slow and run with `make faults`.
+The short campaigns run with every test; the long ones are marked slow and run with `make faults`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bertsmith.training.checkpoints import Checkpoint, Checkpoints, TrainingStat
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Runs are the same bit for bit only with as many threads; and so small ones are faster with one."""
+    """Runs are bitwise reproducible only with the same number of threads; small ones are faster with one."""
     with threads(1):
         yield
 
@@ -42,13 +42,13 @@ def folder(tmp_path: Path) -> Path:
 
 def check(outcome: Outcome, at_least: int) -> None:
     print(outcome)
-    assert outcome.landed == outcome.asked >= at_least
+    assert outcome.landed == outcome.requested >= at_least
     assert not outcome.failures, "\n".join([str(outcome), *outcome.failures[:5]])
 
 
 def check_broken(outcome: Outcome, failures: int = 1) -> None:
     print(outcome, *outcome.failures[:1], sep="\n")
-    assert outcome.landed == outcome.asked
+    assert outcome.landed == outcome.requested
     assert len(outcome.failures) >= failures, "this campaign does not notice a broken build"
 
 
@@ -80,11 +80,8 @@ def test_stop_signals_in_every_phase(folder: Path) -> None:
     check(terminations(folder), at_least=14)
 
 
-# --- broken builds ---------------------------------------------------------------------------------------------------
-
-
 class RetiresEarly(Checkpoints):
-    """Makes room for a checkpoint before it is there."""
+    """Removes old checkpoints before the new one is written."""
 
     def save(self, state: TrainingState) -> Path:
         while len(self.all()) >= self.keep:
@@ -92,8 +89,8 @@ class RetiresEarly(Checkpoints):
         return super().save(state)
 
 
-class GoesOn(Checkpoints):
-    """Takes an error of the disk for nothing."""
+class IgnoresDiskErrors(Checkpoints):
+    """Ignores disk errors."""
 
     def save(self, state: TrainingState) -> Path:
         try:
@@ -104,7 +101,7 @@ class GoesOn(Checkpoints):
 
 @pytest.fixture
 def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints are written under their own name from the first byte on."""
+    """Checkpoints are written in place instead of to a temporary name."""
     monkeypatch.setattr(checkpoints, "partial_path", lambda path: path)
 
 
@@ -127,7 +124,7 @@ def test_power_losses_detect_early_removal_of_old_checkpoints(folder: Path) -> N
 
 
 def test_disk_errors_detect_swallowed_exceptions(folder: Path) -> None:
-    check_broken(refusals(folder, build=GoesOn), failures=100)
+    check_broken(refusals(folder, build=IgnoresDiskErrors), failures=100)
 
 
 def test_flipped_bits_detect_missing_checksums(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,9 +143,6 @@ def test_two_processes_detect_a_missing_lock(folder: Path, monkeypatch: pytest.M
         monkeypatch.setattr("bertsmith.system.durable.Disk.lock", lambda self, folder: nullcontext())
         with Checkpoints(folder):
             pass
-
-
-# --- long forms ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

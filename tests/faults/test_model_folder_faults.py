@@ -29,13 +29,13 @@ def work() -> Iterator[Path]:
 
 def check(outcome: Outcome, at_least: int) -> None:
     print(outcome)
-    assert outcome.landed == outcome.asked >= at_least
+    assert outcome.landed == outcome.requested >= at_least
     assert not outcome.failures, "\n".join(outcome.failures[:5])
 
 
 def check_broken(outcome: Outcome, *, failures: int) -> None:
     print(outcome, *outcome.failures[:1], sep="\n")
-    assert outcome.landed == outcome.asked
+    assert outcome.landed == outcome.requested
     assert len(outcome.failures) >= failures, "this campaign does not notice a broken build"
 
 
@@ -53,18 +53,18 @@ def test_truncated_files(work: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read and reset as Linux does it")
 def test_memory_while_opening(work: Path) -> None:
-    """The weights are in memory once: nothing is read twice or copied as a whole."""
+    """The weights are in memory once: no second read and no full copy."""
     folder = foreign(work / "model", "masked_lm", vocab_size=200_000, width=64)
     size = (folder / "model.safetensors").stat().st_size
     small = foreign(work / "small")
 
-    # a process of its own: the peak of a forked one includes what the tests before it used
+    # a new process: the peak of a forked one includes the memory of earlier tests
     program = (
         "import sys\n"
         "from bertsmith.model_io.model_folder import open_model\n"
         "def peak(): return next(int(line.split()[1]) for line in open('/proc/self/status') if 'VmHWM' in line)\n"
-        "open_model(sys.argv[1])\n"  # what is imported and mapped on the way does not count
-        "print('5', file=open('/proc/self/clear_refs', 'w'))\n"  # the peak begins anew at what is used now
+        "open_model(sys.argv[1])\n"  # imported and mapped code does not count
+        "print('5', file=open('/proc/self/clear_refs', 'w'))\n"  # resets the peak to the current usage
         "used = peak()\n"
         "kept = open_model(sys.argv[2])\n"
         "print((peak() - used) * 1024)\n"
@@ -74,10 +74,7 @@ def test_memory_while_opening(work: Path) -> None:
     assert 5e7 < size < growth < 1.2 * size, (size, growth)
 
 
-# --- broken builds ---------------------------------------------------------------------------------------------------
-
-
-def no_check_of_places(patch: pytest.MonkeyPatch) -> list[str]:
+def offsets_unchecked(patch: pytest.MonkeyPatch) -> list[str]:
     patch.setattr(safetensors_files, "_check_layout", lambda file, entries, start: entries)
     return ["two weights in one place", "a gap before all"]
 
@@ -89,7 +86,7 @@ def links_are_followed(patch: pytest.MonkeyPatch) -> list[str]:
 
 def pipes_are_waited_for(patch: pytest.MonkeyPatch) -> list[str]:
     patch.setattr(untrusted_files, "_open", lambda real, path: os.open(real, os.O_RDONLY))
-    patch.setattr(folder_campaigns, "MOST_SECONDS", 1)
+    patch.setattr(folder_campaigns, "MAX_SECONDS", 1)
     return ["pipe as config.json"]
 
 
@@ -97,7 +94,7 @@ def no_caps_on_headers(patch: pytest.MonkeyPatch) -> list[str]:
     for name in ("MOST_HEADER_BYTES", "MOST_TENSORS"):
         patch.setattr(safetensors_files, name, 1 << 60)
     patch.setitem(untrusted_files.parse_object.__kwdefaults__, "most_values", 1 << 60)
-    patch.setattr(folder_campaigns, "MOST_WORK", 1)
+    patch.setattr(folder_campaigns, "MAX_CPU_SECONDS", 1)
     return ["a million tensors"]
 
 
@@ -121,7 +118,7 @@ def errors_are_let_through(patch: pytest.MonkeyPatch) -> list[str]:
 
 
 BROKEN: list[tuple[Callable[[pytest.MonkeyPatch], list[str]], int]] = [
-    (no_check_of_places, 2),
+    (offsets_unchecked, 2),
     (links_are_followed, 3),
     (pipes_are_waited_for, 1),
     (no_caps_on_headers, 1),
@@ -148,7 +145,7 @@ def test_truncations_detect_unchecked_short_reads(work: Path, monkeypatch: pytes
         found = os.pread(self.descriptor, len(buffer), begin)
         buffer[: len(found)] = found
 
-    no_check_of_places(monkeypatch)
+    offsets_unchecked(monkeypatch)
     monkeypatch.setattr(untrusted_files.UntrustedFile, "fill", padded)
     check_broken(truncations(work, count=20), failures=10)
 

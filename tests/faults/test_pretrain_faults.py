@@ -1,7 +1,7 @@
-"""The whole `pretrain` command under faults (F2, F4, F13 to F15, F17, F20): it ends with the bits of a run that nothing
-disturbed, and builds that are broken on purpose do not.
+"""The `pretrain` command under faults (F2, F4, F13 to F15, F17, F20): it ends with the bits of an undisturbed run, and
+deliberately broken builds are detected.
 
-The short forms run with every test; the long ones are marked slow and run with `make faults`.
+The short campaigns run with every test; the long ones are marked slow and run with `make faults`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from faults.pretrain_kills import (
     kills_at_random,
     refusals,
 )
-from faults.pretrain_late_steps import FAR, far_gone, rows_after, rows_computed, seconds_to_first_step
-from faults.pretrain_ranks import fewer_rows_than_ranks, one_rank_is_asked, worlds
+from faults.pretrain_late_steps import LATE_STEP, late_run, rows_after, rows_computed, seconds_to_first_step
+from faults.pretrain_ranks import fewer_rows_than_ranks, signal_to_one_rank, worlds
 from faults.pretrain_signals import (
     failing_batches,
     failing_shards,
@@ -43,7 +43,7 @@ def scene() -> Iterator[Scene]:
 
 def check(outcome: Outcome, at_least: int) -> None:
     print(outcome)
-    assert outcome.landed == outcome.asked >= at_least, "\n".join([str(outcome), *outcome.failures[:5]])
+    assert outcome.landed == outcome.requested >= at_least, "\n".join([str(outcome), *outcome.failures[:5]])
     assert not outcome.failures, "\n".join([str(outcome), *outcome.failures[:5]])
 
 
@@ -101,7 +101,7 @@ def test_a_second_process_is_rejected(scene: Scene) -> None:
 
 
 def test_a_stop_signal_to_one_of_two_ranks(scene: Scene) -> None:
-    check(one_rank_is_asked(scene), at_least=4)
+    check(signal_to_one_rank(scene), at_least=4)
 
 
 def test_world_size_and_micro_batch_size_do_not_change_the_rows(scene: Scene) -> None:
@@ -116,18 +116,15 @@ def test_fewer_held_out_rows_than_ranks(scene: Scene) -> None:
 
 def test_a_million_steps_do_not_slow_down_a_resume(scene: Scene) -> None:
     run = scene.fresh()
-    far_gone(scene, run)
+    late_run(scene, run)
     rows = rows_after(scene, run)
-    assert list(rows) == [FAR + 1]
-    assert rows[FAR + 1] == rows_computed(scene, run, FAR + 1)
-    assert rows[FAR + 1] != rows_computed(scene, run, FAR + 2)
+    assert list(rows) == [LATE_STEP + 1]
+    assert rows[LATE_STEP + 1] == rows_computed(scene, run, LATE_STEP + 1)
+    assert rows[LATE_STEP + 1] != rows_computed(scene, run, LATE_STEP + 2)
     seconds, busy = seconds_to_first_step(scene, run)
-    print(f"step {FAR + 2:,} was logged {seconds:.1f} s after the start, of which {busy:.1f} s at work")
-    crowded = os.getloadavg()[0] > (os.cpu_count() or 1)  # then the time spent waiting for others says nothing
+    print(f"step {LATE_STEP + 2:,} was logged {seconds:.1f} s after the start, of which {busy:.1f} s at work")
+    crowded = os.getloadavg()[0] > (os.cpu_count() or 1)  # a busy machine: wall time is not meaningful
     assert (busy if crowded else seconds) < 10
-
-
-# --- broken builds ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -155,7 +152,7 @@ def test_stop_signals_detect_an_ignored_signal(scene: Scene) -> None:
 
 def test_a_rank_that_stops_alone_is_detected(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("faults.pretrain_ranks.SLACK", 12.0)
-    check_broken(one_rank_is_asked(scene, build="hears_itself_only", only="update-5-of-1"))
+    check_broken(signal_to_one_rank(scene, build="hears_itself_only", only="update-5-of-1"))
 
 
 def test_a_missing_timeout_is_detected(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,9 +174,6 @@ def test_a_missing_lock_is_detected(scene: Scene) -> None:
 
 def test_diverging_ranks_are_detected(scene: Scene) -> None:
     check_broken(worlds(scene, build="order_by_rank", plans="2x2"))
-
-
-# --- long forms ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
-"""The server under faults (F9 to F12, F18): it answers, refuses or cuts, and builds that are broken on purpose do not.
+"""The server under faults (F9 to F12, F18); deliberately broken builds are detected.
 
-The short forms run with every test, beside whatever else the machine does: one that fails is tried once more. The long
-ones are marked slow, run with `make faults` against a server in a process of its own, and want a machine to themselves.
+The short campaigns run with every test on a machine that may be busy: a failing one is retried once. The long ones are
+marked slow, run with `make faults` against a server in a subprocess, and need an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from faults.server_campaigns import (
     malformed,
     overload,
     overload_at_work,
-    secrets_kept,
+    secrets_stay_private,
     slow_callers,
     stop_under_load,
 )
 from faults.server_fixtures import Process, served
-from faults.server_load import once_each, request
+from faults.server_load import one_request_each, request
 from server.http_fixtures import open_connection, post
 
 from bertsmith.errors import StoppedError
@@ -35,7 +35,7 @@ SEED = 20
 
 def check(outcome: Outcome) -> None:
     print(outcome)
-    assert outcome.landed == outcome.asked > 0, "\n".join([str(outcome), *outcome.failures])
+    assert outcome.landed == outcome.requested > 0, "\n".join([str(outcome), *outcome.failures])
     assert not outcome.failures, "\n".join([str(outcome), *outcome.failures])
 
 
@@ -57,11 +57,11 @@ def test_twice_and_eight_times_the_load() -> None:
 
 @pytest.mark.slow
 def test_an_unbounded_queue_is_detected() -> None:
-    check_broken(overload(factor=8.0, share=0.5, seconds=1.0, cost=0.1, how="unbounded"), "no answer in time")
+    check_broken(overload(factor=8.0, share=0.5, seconds=1.0, cost=0.1, defect="unbounded"), "no answer in time")
 
 
 def test_immediate_rejections_are_detected() -> None:
-    check_broken(overload(factor=8.0, share=0.5, seconds=0.5, how="instant"), "a refusal came after 0.0")
+    check_broken(overload(factor=8.0, share=0.5, seconds=0.5, defect="instant"), "a refusal came after 0.0")
 
 
 def test_slow_clients() -> None:
@@ -69,7 +69,7 @@ def test_slow_clients() -> None:
 
 
 def test_missing_deadlines_are_detected() -> None:
-    check_broken(slow_callers(count=6, seconds=0.3, within=2.5, how="patient"), "not cut within", "header", "reader")
+    check_broken(slow_callers(count=6, seconds=0.3, within=2.5, defect="patient"), "not cut within", "header", "reader")
 
 
 def test_stopped_under_load() -> None:
@@ -77,7 +77,7 @@ def test_stopped_under_load() -> None:
 
 
 def test_dropped_requests_are_detected() -> None:
-    check_broken(stop_under_load(callers=16, how="drops", apart=False), "were lost")
+    check_broken(stop_under_load(callers=16, defect="drops", subprocess_=False), "were lost")
 
 
 def test_requests_of_disconnected_clients_are_cancelled() -> None:
@@ -86,14 +86,16 @@ def test_requests_of_disconnected_clients_are_cancelled() -> None:
         callers = [open_connection(address) for _ in range(6)]
         for number, caller in enumerate(callers):
             caller.sendall(post("/embed", {"inputs": "the cat"}))
-            time.sleep(0.1 if number == 0 else 0.01)  # the first is under way, the others wait for it
+            time.sleep(0.1 if number == 0 else 0.01)  # the first is in flight, the others are queued
         for caller in callers:
             caller.close()
         deadline = time.monotonic() + 10
         while len(lines) < 6:
             assert time.monotonic() < deadline, lines
             time.sleep(0.02)
-        assert sum(" 499 " in line for line in lines) >= 5  # on a busy machine the first may be done before it leaves
+        assert (
+            sum(" 499 " in line for line in lines) >= 5
+        )  # on a busy machine the first may finish before it disconnects
         assert httpx.post(f"{address}/embed", json={"inputs": "a mat"}, timeout=10).status_code == 200
         counted = httpx.get(f"{address}/metrics").text
     assert 'bertsmith_batch_seconds_count{model="words"} 2.0' in counted  # the first and the last
@@ -101,7 +103,7 @@ def test_requests_of_disconnected_clients_are_cancelled() -> None:
 
 def test_waiting_rejections_are_bounded() -> None:
     with served(cost=0.6, max_requests=1, max_rejections=2, rejection_seconds=0.4) as address:
-        load = asyncio.run(once_each(address, request({"inputs": "the cat"}), callers=6))
+        load = asyncio.run(one_request_each(address, request({"inputs": "the cat"}), callers=6))
     assert load.statuses == {200: 1, 429: 2, 503: 3}
     assert load.quickest(429) >= 0.4
     assert all(b"overloaded" in sample.body for sample in load.samples if sample.status != 200)
@@ -113,9 +115,9 @@ def test_a_busy_server_is_healthy_and_a_hung_one_is_not() -> None:
         caller.sendall(post("/embed", {"inputs": "the cat"}))
         time.sleep(0.2)
         assert httpx.get(f"{address}/health", timeout=10).status_code == 200
-        time.sleep(2.1)  # and nothing has been computed since
-        answer = httpx.get(f"{address}/health", timeout=10)
-        assert (answer.status_code, answer.json()["status"]) == (503, "failing")
+        time.sleep(2.1)  # with no progress since
+        response = httpx.get(f"{address}/health", timeout=10)
+        assert (response.status_code, response.json()["status"]) == (503, "failing")
 
 
 @pytest.mark.slow
@@ -135,21 +137,21 @@ def test_malformed_bytes() -> None:
 
 
 def test_missing_input_validation_is_detected() -> None:
-    check_broken(malformed(count=20, seed=SEED, how="credulous"), "500")
+    check_broken(malformed(count=20, seed=SEED, defect="credulous"), "500")
 
 
 def test_secrets_are_not_logged() -> None:
-    check(secrets_kept())
+    check(secrets_stay_private())
 
 
 def test_logged_secrets_are_detected() -> None:
-    check_broken(secrets_kept(how="talkative"), "the text is in")
+    check_broken(secrets_stay_private(defect="talkative"), "the text is in")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("factor", "share"), [(2.0, 0.9), (8.0, 0.5)])
 def test_long_overload(factor: float, share: float) -> None:
-    check(overload(factor=factor, share=share, seconds=20.0, cost=0.01, apart=True))
+    check(overload(factor=factor, share=share, seconds=20.0, cost=0.01, subprocess_=True))
 
 
 @pytest.mark.slow
@@ -160,13 +162,13 @@ def test_overload_of_a_real_model(factor: float, share: float) -> None:
 
 @pytest.mark.slow
 def test_many_slow_clients() -> None:
-    check(slow_callers(count=300, seconds=5.0, within=10.0, apart=True))
+    check(slow_callers(count=300, seconds=5.0, within=10.0, subprocess_=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("callers", [1, 4, 16, 64, 128])
 def test_repeated_stops(callers: int) -> None:
-    for _ in range(5):  # the signal may come between two requests of one caller
+    for _ in range(5):  # the signal may arrive between two requests of one client
         outcome = stop_under_load(callers=callers, cost=0.08 if callers < 16 else 0.02)
         if outcome.landed or outcome.failures:
             break
@@ -175,10 +177,10 @@ def test_repeated_stops(callers: int) -> None:
 
 @pytest.mark.slow
 def test_requests_dropped_by_a_process_are_detected() -> None:
-    check_broken(stop_under_load(callers=16, how="drops"), "status 75", "were lost")
+    check_broken(stop_under_load(callers=16, defect="drops"), "status 75", "were lost")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_many_malformed_bytes(seed: int) -> None:
-    check(malformed(count=200, seed=seed, apart=True))
+    check(malformed(count=200, seed=seed, subprocess_=True))

@@ -20,7 +20,7 @@ from bertsmith.server.middleware import Gateway
 from bertsmith.server.settings import Limits
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-FEW = settings(
+SHORT_RUN = settings(
     max_examples=5,
     deadline=None,
     derandomize=True,
@@ -28,14 +28,14 @@ FEW = settings(
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-MANY = settings(FEW, max_examples=150, derandomize=False)
+LONG_RUN = settings(SHORT_RUN, max_examples=150, derandomize=False)
 
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[Gateway]:
-    found = build(all_predictors(), limits=Limits(deadline=20))
-    yield found
-    assert found.service.close(seconds=10)
+    application = build(all_predictors(), limits=Limits(deadline=20))
+    yield application
+    assert application.service.close(seconds=10)
 
 
 @pytest.fixture(scope="module")
@@ -47,20 +47,20 @@ schema = schemathesis.pytest.from_fixture("description")
 
 
 def check(case: schemathesis.Case) -> None:
-    answer = case.call()
-    assert answer.status_code != 500
-    if answer.status_code != 503:  # too much work, or too little time, is an honest answer
-        case.validate_response(answer, checks=CHECKS)
+    response = case.call()
+    assert response.status_code != 500
+    if response.status_code != 503:  # overload and timeout are valid responses
+        case.validate_response(response, checks=CHECKS)
 
 
 @schema.parametrize()
-@FEW
+@SHORT_RUN
 def test_requests_by_schema(case: schemathesis.Case) -> None:
     check(case)
 
 
 @pytest.mark.slow
 @schema.parametrize()
-@MANY
+@LONG_RUN
 def test_many_requests_by_schema(case: schemathesis.Case) -> None:
     check(case)

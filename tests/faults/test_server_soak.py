@@ -1,4 +1,4 @@
-"""A server that is used for hours: it goes on answering as fast as at first, and its memory stays flat.
+"""A server under load for hours: its latency and its memory stay constant.
 
     BERTSMITH_SOAK_MINUTES=120 pytest -m slow tests/faults/test_server_soak.py
 
@@ -21,18 +21,18 @@ from faults.server_load import Line, request
 
 MINUTES = float(os.environ.get("BERTSMITH_SOAK_MINUTES", "120"))
 CALLERS = 16
-FLAT = 24 << 20  # bytes that the last third may hold more than the middle one; the first third warms up
+FLAT = 24 << 20  # allowed growth in bytes from the middle to the last third; the first third warms up
 BREAK = b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{nonsense"
-WRONG = (BREAK, request({"inputs": "x" * 70_000}), request({"input": "the cat"}), request({"inputs": []}, "/nowhere"))
+INVALID = (BREAK, request({"inputs": "x" * 70_000}), request({"input": "the cat"}), request({"inputs": []}, "/nowhere"))
 
 
 @dataclass
 class Soak:
-    """What was seen."""
+    """Measurements."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     memory: list[int] = field(default_factory=list)
-    answered: list[int] = field(default_factory=list)  # between two looks at the memory
+    answered: list[int] = field(default_factory=list)  # between two memory samples
 
     def thirds(self, values: list[int]) -> tuple[float, float]:
         """The medians of the middle and of the last third."""
@@ -40,10 +40,10 @@ class Soak:
         return statistics.median(values[size : 2 * size]), statistics.median(values[2 * size :])
 
 
-def asked(random_: random.Random) -> bytes:
-    """Something that callers send; one in ten is wrong."""
+def random_request(random_: random.Random) -> bytes:
+    """A random request; one in ten is invalid."""
     if random_.random() < 0.1:
-        return random_.choice(WRONG)
+        return random_.choice(INVALID)
     texts = [" ".join(random_.choices(TEXTS, k=random_.randint(1, 6))) for _ in range(random_.randint(1, 8))]
     path, value = random_.choice(
         [
@@ -57,39 +57,39 @@ def asked(random_: random.Random) -> bytes:
     return request(value, path)
 
 
-async def soaked(address: str, process: Process, *, seconds: float, look: float) -> Soak:
-    found, until = Soak(), time.monotonic() + seconds
+async def soaked(address: str, process: Process, *, seconds: float, sample: float) -> Soak:
+    soak, until = Soak(), time.monotonic() + seconds
 
     async def caller(number: int) -> None:
         random_, line = random.Random(number), Line(address)
         while time.monotonic() < until:
-            found.statuses[(await line.ask(asked(random_))).status] += 1
+            soak.statuses[(await line.send_request(random_request(random_))).status] += 1
             if random_.random() < 0.02:
-                line.close()  # and come again by another connection
+                line.close()  # and reconnect
         line.close()
 
     async def watch() -> None:
         before = 0
         while time.monotonic() < until:
-            await asyncio.sleep(look)
-            found.memory.append(process.memory())
-            found.answered.append(found.statuses[200] - before)
-            before = found.statuses[200]
+            await asyncio.sleep(sample)
+            soak.memory.append(process.memory())
+            soak.answered.append(soak.statuses[200] - before)
+            before = soak.statuses[200]
 
     await asyncio.gather(watch(), *(caller(number) for number in range(CALLERS)))
-    return found
+    return soak
 
 
 @pytest.mark.slow
 def test_memory_and_latency_are_constant_for_hours() -> None:
     with Process() as process:
         address = process.wait_until_ready()
-        found = asyncio.run(soaked(address, process, seconds=60 * MINUTES, look=max(2 * MINUTES / 3, 1.0)))
+        soak = asyncio.run(soaked(address, process, seconds=60 * MINUTES, sample=max(2 * MINUTES / 3, 1.0)))
         assert process.end() == 0
-    (held, holds), (was, now) = found.thirds(found.memory), found.thirds(found.answered)
-    memory = f"{held / 2**20:.1f} then {holds / 2**20:.1f} MiB"
-    print(f"{MINUTES:g} minutes, {dict(found.statuses)}, {memory}, {was} then {now} answers between two looks")
-    assert found.statuses[200] > 100 * MINUTES
-    assert set(found.statuses) <= {200, 400, 404, 413, 422, 429, 503}
-    assert holds <= held + FLAT
-    assert now >= 0.8 * was
+    (early_memory, late_memory), (early_rate, late_rate) = soak.thirds(soak.memory), soak.thirds(soak.answered)
+    memory = f"{early_memory / 2**20:.1f} then {late_memory / 2**20:.1f} MiB"
+    print(f"{MINUTES:g} minutes, {dict(soak.statuses)}, {memory}, {early_rate} then {late_rate} responses per sample")
+    assert soak.statuses[200] > 100 * MINUTES
+    assert set(soak.statuses) <= {200, 400, 404, 413, 422, 429, 503}
+    assert late_memory <= early_memory + FLAT
+    assert late_rate >= 0.8 * early_rate

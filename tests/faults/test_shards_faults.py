@@ -1,6 +1,6 @@
 """Shards under faults (F1 to F6): the build survives all of them; deliberately broken builds are detected.
 
-The short forms run with every test; the long ones are marked slow and run with `make faults`.
+The short campaigns run with every test; the long ones are marked slow and run with `make faults`.
 """
 
 import multiprocessing
@@ -24,21 +24,21 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def slim() -> Iterator[Callable[..., Outcome]]:
-    """Runs a campaign in a process that has imported little: each of its forks copies all that the process holds."""
+    """Runs a campaign in a process with few imports, since each fork copies the memory of the process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         yield lambda campaign, *given, **named: pool.apply(campaign, given, named)
 
 
 def check(outcome: Outcome, at_least: int) -> None:
     print(outcome)
-    assert outcome.landed == outcome.asked
-    assert outcome.asked >= at_least
+    assert outcome.landed == outcome.requested
+    assert outcome.requested >= at_least
     assert not outcome.failures, "\n".join([str(outcome), *outcome.failures[:5]])
 
 
 def check_broken(outcome: Outcome) -> None:
     print(outcome, *outcome.failures[:1], sep="\n")
-    assert outcome.landed == outcome.asked
+    assert outcome.landed == outcome.requested
     assert outcome.failures, "this campaign does not notice a broken build"
 
 

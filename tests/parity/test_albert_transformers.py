@@ -56,7 +56,7 @@ SHAPES = {
     "wide tables": {"embedding_width": 32, "max_positions": 33, "segment_types": 3, "activation": "relu"},
     "nothing shared": {"sharing": "none", "layers": 3, "embedding_width": 40},
 }
-DEEP = "2 groups of 2 inner layers"  # in which every class is compared; in the others that of pre-training
+DEEP = "2 groups of 2 inner layers"  # compared for every class; the other shapes only for pre-training
 CASES = [(name, shape) for shape in SHAPES for name in HEADS if shape == DEEP or name == "AlbertForPreTraining"]
 LOGITS = {"masked_lm": ("prediction_logits", "logits"), "sentence_order": ("sop_logits",), "span": ("start_logits",)}
 
@@ -68,16 +68,16 @@ def tokenizer() -> Unigram:
 
 
 def model(heads: Sequence[Any], **changes: Any) -> Model:
-    made = config(**{"vocab_size": tokenizer().vocab_size, **changes})
-    return randomize_weights(Model.build(made, heads)).eval()
+    result = config(**{"vocab_size": tokenizer().vocab_size, **changes})
+    return randomize_weights(Model.build(result, heads)).eval()
 
 
-def asked() -> Batch:
+def labelled_batch() -> Batch:
     """Two pairs and a single text, padded, with labels for every head."""
-    words = tokenizer()
-    parts = [words.encode(text) for text in TEXTS]
-    rows = [words.frame(parts[0], parts[1], max_length=32), words.frame(parts[2], max_length=32)]
-    found = collate([*rows, words.frame(parts[1], parts[2], max_length=32)], length=32)
+    tokens = tokenizer()
+    parts = [tokens.encode(text) for text in TEXTS]
+    rows = [tokens.frame(parts[0], parts[1], max_length=32), tokens.frame(parts[2], max_length=32)]
+    result = collate([*rows, tokens.frame(parts[1], parts[2], max_length=32)], length=32)
     labels = {
         "sentence_order": torch.tensor([1, 0, 1]),
         "classify": torch.tensor([2, 0, 1]),
@@ -87,8 +87,8 @@ def asked() -> Batch:
         "choose": torch.tensor(choose.choice_labels(1, 3)),
         "masked_lm": torch.tensor([5, 7, 9, 6, 11, 8]),
     }
-    places = torch.stack((found.cls_positions + 1, found.cls_positions + 2), 1).flatten()
-    return found.replace(labels=labels, indices={"tag": places, "masked_lm": places})
+    positions = torch.stack((result.cls_positions + 1, result.cls_positions + 2), 1).flatten()
+    return result.replace(labels=labels, indices={"tag": positions, "masked_lm": positions})
 
 
 def inputs(batch: Batch) -> dict[str, torch.Tensor]:
@@ -102,63 +102,65 @@ def inputs(batch: Batch) -> dict[str, torch.Tensor]:
 
 def labels_for(batch: Batch, heads: Sequence[str]) -> dict[str, torch.Tensor]:
     """The labels in the format of transformers' classes."""
-    found: dict[str, torch.Tensor] = {}
+    result: dict[str, torch.Tensor] = {}
     for head in heads:
         labels = batch.labels[head]
         if head in ("tag", "masked_lm"):
             everywhere = torch.full((batch.input_ids.numel(),), IGNORE_INDEX).scatter(0, batch.indices[head], labels)
-            found["labels"] = everywhere.view_as(batch.input_ids)
+            result["labels"] = everywhere.view_as(batch.input_ids)
         elif head == "span":
-            found |= {"start_positions": labels[:, 0], "end_positions": labels[:, 1]}
+            result |= {"start_positions": labels[:, 0], "end_positions": labels[:, 1]}
         else:
-            found["sentence_order_label" if head == "sentence_order" else "labels"] = labels
-    return found
+            result["sentence_order_label" if head == "sentence_order" else "labels"] = labels
+    return result
 
 
-def say(theirs: Any, batch: Batch, heads: Sequence[str]) -> Any:
+def reference_outputs(reference: Any, batch: Batch, heads: Sequence[str]) -> Any:
     """transformers' hidden states, attention probabilities, logits and loss."""
-    given, labels = inputs(batch), labels_for(batch, heads)
+    inputs_, labels = inputs(batch), labels_for(batch, heads)
     if heads == ["choose"]:
-        given = {name: value[None] for name, value in given.items()}
+        inputs_ = {name: value[None] for name, value in inputs_.items()}
         labels = {"labels": (batch.labels["choose"] == 0).nonzero()[0]}
     with torch.no_grad():
-        return theirs.eval()(**given, **labels, output_hidden_states=True, output_attentions=True)
+        return reference.eval()(**inputs_, **labels, output_hidden_states=True, output_attentions=True)
 
 
-def compare(ours: Model, theirs: Any, batch: Batch) -> None:
+def compare(bertsmith_model: Model, reference: Any, batch: Batch) -> None:
     """Hidden states and probabilities of every layer, pooled vectors, logits of every head, and the loss."""
-    real, heads = (batch.document_ids != 0).flatten(), list(ours.objectives)
-    said = say(theirs, batch, heads)
+    real, heads = (batch.document_ids != 0).flatten(), list(bertsmith_model.objectives)
+    outputs = reference_outputs(reference, batch, heads)
     with torch.no_grad():
-        encoding = ours.encoder(batch, return_layers=True, return_attentions=True)
-        for mine, other in zip(encoding.layers, said.hidden_states, strict=True):
-            assert relative_difference(mine[real], other.flatten(0, 1)[real]) < 1e-5
-        for mine, other in zip(encoding.attentions, said.attentions, strict=True):
+        encoding = bertsmith_model.encoder(batch, return_layers=True, return_attentions=True)
+        for actual, expected in zip(encoding.layers, outputs.hidden_states, strict=True):
+            assert relative_difference(actual[real], expected.flatten(0, 1)[real]) < 1e-5
+        for actual, expected in zip(encoding.attentions, outputs.attentions, strict=True):
             assert (
                 relative_difference(
-                    mine.transpose(1, 2)[batch.document_ids != 0], other.transpose(1, 2)[batch.document_ids != 0]
+                    actual.transpose(1, 2)[batch.document_ids != 0], expected.transpose(1, 2)[batch.document_ids != 0]
                 )
                 < 1e-5
             )
-        if getattr(said, "pooler_output", None) is not None:
-            assert relative_difference(encoding.pooled, said.pooler_output) < 1e-5
+        if getattr(outputs, "pooler_output", None) is not None:
+            assert relative_difference(encoding.pooled, outputs.pooler_output) < 1e-5
         for head in heads:
-            other = next(said[key] for key in (*LOGITS.get(head, ()), "logits") if key in said)
-            mine = ours.predict(batch.replace(indices={}), head)
+            expected = next(outputs[key] for key in (*LOGITS.get(head, ()), "logits") if key in outputs)
+            actual = bertsmith_model.predict(batch.replace(indices={}), head)
             if head in ("tag", "masked_lm"):
-                mine, other = mine[real], other.flatten(0, 1)[real]
+                actual, expected = actual[real], expected.flatten(0, 1)[real]
             elif head == "span":
-                mine = mine.flatten(0, 1)[real]
-                other = torch.stack((said.start_logits, said.end_logits), -1).flatten(0, 1)[real]
-            assert relative_difference(mine, other.T if head == "choose" else other) < 1e-5, head
+                actual = actual.flatten(0, 1)[real]
+                expected = torch.stack((outputs.start_logits, outputs.end_logits), -1).flatten(0, 1)[real]
+            assert relative_difference(actual, expected.T if head == "choose" else expected) < 1e-5, head
         if heads:
-            loss = float(said.loss)
-            if heads == ["span"]:  # theirs lets padding compete: its losses are of texts without any
-                loss = sum(float(say(theirs, unpadded(batch, text), heads).loss) for text in range(3)) / 3
-            assert ours(batch).mean().item() == pytest.approx(loss, rel=1e-5)
+            loss = float(outputs.loss)
+            if heads == ["span"]:  # transformers' softmax includes padding: compare with its losses of unpadded texts
+                loss = (
+                    sum(float(reference_outputs(reference, unpadded(batch, text), heads).loss) for text in range(3)) / 3
+                )
+            assert bertsmith_model(batch).mean().item() == pytest.approx(loss, rel=1e-5)
 
 
-def written_by_transformers(architecture: str, path: Path, **changes: Any) -> Any:
+def reference_folder(architecture: str, path: Path, **changes: Any) -> Any:
     """A folder of transformers' model with large random weights."""
     settings = {
         "vocab_size": tokenizer().vocab_size,
@@ -170,34 +172,36 @@ def written_by_transformers(architecture: str, path: Path, **changes: Any) -> An
         "max_position_embeddings": 50,
         "attn_implementation": "eager",
     }
-    theirs = getattr(transformers, architecture)(transformers.AlbertConfig(**{**settings, **changes}))
-    for number, parameter in enumerate(theirs.parameters()):
+    reference = getattr(transformers, architecture)(transformers.AlbertConfig(**{**settings, **changes}))
+    for number, parameter in enumerate(reference.parameters()):
         drawn = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
         parameter.data.copy_(drawn * 0.3)
-    theirs.save_pretrained(path)
+    reference.save_pretrained(path)
     tokenizer().save(path)
-    return theirs
+    return reference
 
 
 @pytest.mark.parametrize(("architecture", "shape"), CASES)
-def test_our_folders_load_in_transformers(architecture: str, shape: str, tmp_path: Path) -> None:
-    ours = model(HEADS[architecture], pooler=architecture not in WITHOUT_POOLER, **SHAPES[shape])
-    save_model(ours, tokenizer(), tmp_path / "ours")
-    written = json.loads((tmp_path / "ours" / "config.json").read_text())
-    assert (written["architectures"], written["model_type"]) == ([architecture], "albert")
-    theirs, loading = getattr(transformers, architecture).from_pretrained(
-        tmp_path / "ours", output_loading_info=True, attn_implementation="eager"
+def test_bertsmith_folders_load_in_transformers(architecture: str, shape: str, tmp_path: Path) -> None:
+    bertsmith_model = model(HEADS[architecture], pooler=architecture not in WITHOUT_POOLER, **SHAPES[shape])
+    save_model(bertsmith_model, tokenizer(), tmp_path / "bertsmith")
+    config_json = json.loads((tmp_path / "bertsmith" / "config.json").read_text())
+    assert (config_json["architectures"], config_json["model_type"]) == ([architecture], "albert")
+    reference, loading = getattr(transformers, architecture).from_pretrained(
+        tmp_path / "bertsmith", output_loading_info=True, attn_implementation="eager"
     )
     assert not any(loading[what] for what in ("missing_keys", "mismatched_keys", "unexpected_keys")), loading
-    compare(ours, theirs, asked())
-    theirs.save_pretrained(tmp_path / "theirs")  # and back: what transformers writes of it is the same model
-    tokenizer().save(tmp_path / "theirs")
-    for folder in ("ours", "theirs"):
-        again, _, facts = open_model(tmp_path / folder)
-        same_weights(ours, again)
+    compare(bertsmith_model, reference, labelled_batch())
+    reference.save_pretrained(
+        tmp_path / "transformers"
+    )  # round trip: the folder written by transformers holds the same model
+    tokenizer().save(tmp_path / "transformers")
+    for folder in ("bertsmith", "transformers"):
+        reloaded, _, facts = open_model(tmp_path / folder)
+        same_weights(bertsmith_model, reloaded)
         assert facts.notes == ()
-        assert [getattr(head, "config", None) for head in again.objectives.values()] == [
-            getattr(head, "config", None) for head in ours.objectives.values()
+        assert [getattr(head, "config", None) for head in reloaded.objectives.values()] == [
+            getattr(head, "config", None) for head in bertsmith_model.objectives.values()
         ]
 
 
@@ -206,40 +210,40 @@ def test_transformers_folders_load_here(architecture: str, tmp_path: Path) -> No
     deep = {"num_hidden_groups": 2, "inner_group_num": 2} if architecture == "AlbertForPreTraining" else {}
     labels = {} if architecture == "AlbertForPreTraining" else {"num_labels": 3}
     labels = {"num_labels": 2} if architecture == "AlbertForQuestionAnswering" else labels
-    theirs = written_by_transformers(architecture, tmp_path / "theirs", **deep, **labels)
-    ours, _, facts = open_model(tmp_path / "theirs")
-    assert facts.parameters == sum(parameter.numel() for parameter in theirs.parameters())
+    reference = reference_folder(architecture, tmp_path / "transformers", **deep, **labels)
+    bertsmith_model, _, facts = open_model(tmp_path / "transformers")
+    assert facts.parameters == sum(parameter.numel() for parameter in reference.parameters())
     assert facts.notes == ()
-    compare(ours, theirs, asked())
+    compare(bertsmith_model, reference, labelled_batch())
 
 
-def test_regression(tmp_path: Path) -> None:
-    theirs = written_by_transformers("AlbertForSequenceClassification", tmp_path / "theirs", num_labels=1)
-    ours, _, _ = open_model(tmp_path / "theirs")
-    assert list(ours.objectives) == ["regress"]
-    compare(ours, theirs, asked())
-    save_model(model([regress.Config(dropout=0.0)]), tokenizer(), tmp_path / "ours")
-    settings = transformers.AutoConfig.from_pretrained(tmp_path / "ours")
+def test_regression_heads_equal_transformers(tmp_path: Path) -> None:
+    reference = reference_folder("AlbertForSequenceClassification", tmp_path / "transformers", num_labels=1)
+    bertsmith_model, _, _ = open_model(tmp_path / "transformers")
+    assert list(bertsmith_model.objectives) == ["regress"]
+    compare(bertsmith_model, reference, labelled_batch())
+    save_model(model([regress.Config(dropout=0.0)]), tokenizer(), tmp_path / "bertsmith")
+    settings = transformers.AutoConfig.from_pretrained(tmp_path / "bertsmith")
     assert (settings.num_labels, settings.problem_type, settings.classifier_dropout_prob) == (1, "regression", 0.0)
 
 
-def test_an_old_folder_with_copies_and_buffers(tmp_path: Path) -> None:
+def test_an_old_folder_with_tied_copies_and_buffers_loads(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    theirs = written_by_transformers("AlbertForPreTraining", tmp_path / "theirs")
-    tensors = load_file(tmp_path / "theirs" / "model.safetensors")
+    reference = reference_folder("AlbertForPreTraining", tmp_path / "transformers")
+    tensors = load_file(tmp_path / "transformers" / "model.safetensors")
     table, bias = (tensors[name] for name in ("albert.embeddings.word_embeddings.weight", "predictions.bias"))
     tensors |= {"predictions.decoder.weight": table.clone(), "predictions.decoder.bias": bias.clone()}
     tensors["albert.embeddings.position_ids"] = torch.arange(50)[None]
-    save_file(tensors, tmp_path / "theirs" / "model.safetensors", metadata={"format": "pt"})
-    ours, _, _ = open_model(tmp_path / "theirs")
-    compare(ours, theirs, asked())
+    save_file(tensors, tmp_path / "transformers" / "model.safetensors", metadata={"format": "pt"})
+    bertsmith_model, _, _ = open_model(tmp_path / "transformers")
+    compare(bertsmith_model, reference, labelled_batch())
 
 
-def test_a_pretrained_transformers_folder_under_a_new_head(tmp_path: Path) -> None:
-    theirs = written_by_transformers("AlbertForMaskedLM", tmp_path / "theirs")
-    made, _, facts = open_for(tmp_path / "theirs", [classify.Config(labels=NAMES)], seed=4)
-    assert torch.equal(made.encoder.token_embeddings, theirs.albert.embeddings.word_embeddings.weight)
+def test_a_new_head_on_a_pretrained_transformers_folder(tmp_path: Path) -> None:
+    reference = reference_folder("AlbertForMaskedLM", tmp_path / "transformers")
+    result, _, facts = open_for(tmp_path / "transformers", [classify.Config(labels=NAMES)], seed=4)
+    assert torch.equal(result.encoder.token_embeddings, reference.albert.embeddings.word_embeddings.weight)
     assert facts.notes[0].startswith("newly initialised: the head classify, the pooler; unused weights")
 
 
@@ -259,29 +263,32 @@ def test_a_pretrained_transformers_folder_under_a_new_head(tmp_path: Path) -> No
 def test_models_without_a_transformers_class_have_the_bertsmith_type(
     heads: tuple[Any, ...], changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    ours = model(heads, **changes)
-    save_model(ours, tokenizer(), tmp_path / "ours")
+    bertsmith_model = model(heads, **changes)
+    save_model(bertsmith_model, tokenizer(), tmp_path / "bertsmith")
     with pytest.raises(ValueError, match="bertsmith"):
-        transformers.AutoModel.from_pretrained(tmp_path / "ours")
-    again, _, _ = open_model(tmp_path / "ours")
-    same_weights(ours, again)
-    batch = asked()
-    assert torch.equal(again.encoder(batch).last_hidden, ours.encoder(batch).last_hidden)
-    assert list(again.objectives) == list(ours.objectives)
+        transformers.AutoModel.from_pretrained(tmp_path / "bertsmith")
+    reloaded, _, _ = open_model(tmp_path / "bertsmith")
+    same_weights(bertsmith_model, reloaded)
+    batch = labelled_batch()
+    assert torch.equal(reloaded.encoder(batch).last_hidden, bertsmith_model.encoder(batch).last_hidden)
+    assert list(reloaded.objectives) == list(bertsmith_model.objectives)
 
 
 def test_the_tokenizer_of_a_folder_gives_transformers_ids(tmp_path: Path) -> None:
-    save_model(model(HEADS["AlbertForPreTraining"]), tokenizer(), tmp_path / "ours")
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
-    _, ours, _ = open_model(tmp_path / "ours")
-    assert type(theirs).__name__.startswith("Albert")
-    assert theirs.model_max_length == ours.max_length == 40
+    save_model(model(HEADS["AlbertForPreTraining"]), tokenizer(), tmp_path / "bertsmith")
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "bertsmith")
+    _, bertsmith_model, _ = open_model(tmp_path / "bertsmith")
+    assert type(reference).__name__.startswith("Albert")
+    assert reference.model_max_length == bertsmith_model.max_length == 40
     for first in TEXTS:
         for second in TEXTS:
-            row, found = ours.frame(ours.encode(first), ours.encode(second), max_length=40), theirs(first, second)
-            assert list(found["input_ids"]) == row.ids.tolist()
-            assert list(found["token_type_ids"]) == row.segment_ids.tolist()
-    assert "▁서울" in theirs.tokenize("서울은")
+            row, result = (
+                bertsmith_model.frame(bertsmith_model.encode(first), bertsmith_model.encode(second), max_length=40),
+                reference(first, second),
+            )
+            assert list(result["input_ids"]) == row.ids.tolist()
+            assert list(result["token_type_ids"]) == row.segment_ids.tolist()
+    assert "▁서울" in reference.tokenize("서울은")
 
 
 @pytest.mark.parametrize(
@@ -298,9 +305,9 @@ def test_parameter_counts(size: str, heads: int, layers: int, width: int, count:
         hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4 * width
     )
     with torch.device("meta"):
-        ours = albert.Config.size(size, vocab_size=30_000)
-        pretraining = Model.build(ours, HEADS["AlbertForPreTraining"])
-        theirs, with_heads = transformers.AlbertModel(settings), transformers.AlbertForPreTraining(settings)
-    assert ours.heads == heads
-    assert parameter_count(pretraining.encoder) == parameter_count(theirs) == count
+        bertsmith_model = albert.Config.size(size, vocab_size=30_000)
+        pretraining = Model.build(bertsmith_model, HEADS["AlbertForPreTraining"])
+        reference, with_heads = transformers.AlbertModel(settings), transformers.AlbertForPreTraining(settings)
+    assert bertsmith_model.heads == heads
+    assert parameter_count(pretraining.encoder) == parameter_count(reference) == count
     assert parameter_count(pretraining) == parameter_count(with_heads)

@@ -26,33 +26,33 @@ SHAPES = {  # settings of the encoder, lengths of the texts, length of a line
 
 
 def same_in_transformers(model: Model) -> torch.nn.Module:
-    """BertForPreTraining with the weights of our model, copied without the code under test."""
-    ours = model.encoder.config
-    assert isinstance(ours, bert.Config)
-    theirs = transformers.BertForPreTraining(
+    """BertForPreTraining with the weights of a bertsmith model, copied without the code under test."""
+    bertsmith_model = model.encoder.config
+    assert isinstance(bertsmith_model, bert.Config)
+    reference = transformers.BertForPreTraining(
         transformers.BertConfig(
-            vocab_size=ours.vocab_size,
-            hidden_size=ours.width,
-            num_hidden_layers=ours.layers,
-            num_attention_heads=ours.heads,
-            intermediate_size=ours.inner,
-            max_position_embeddings=ours.max_positions,
-            type_vocab_size=ours.segment_types,
-            hidden_act=ours.activation,
-            layer_norm_eps=ours.layer_norm_eps,
+            vocab_size=bertsmith_model.vocab_size,
+            hidden_size=bertsmith_model.width,
+            num_hidden_layers=bertsmith_model.layers,
+            num_attention_heads=bertsmith_model.heads,
+            intermediate_size=bertsmith_model.inner,
+            max_position_embeddings=bertsmith_model.max_positions,
+            type_vocab_size=bertsmith_model.segment_types,
+            hidden_act=bertsmith_model.activation,
+            layer_norm_eps=bertsmith_model.layer_norm_eps,
             attn_implementation="eager",
         )
     )
-    theirs = theirs.to(next(model.parameters()).dtype).eval()
+    reference = reference.to(next(model.parameters()).dtype).eval()
     with torch.no_grad():
-        for parameter, mine in pairs_of_parameters(theirs, dict(model.named_parameters())):
-            parameter.copy_(mine)
-    return theirs
+        for parameter, actual in pairs_of_parameters(reference, dict(model.named_parameters())):
+            parameter.copy_(actual)
+    return reference
 
 
-def pairs_of_parameters(theirs: torch.nn.Module, ours: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+def pairs_of_parameters(reference: torch.nn.Module, bertsmith_model: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Pairs of corresponding parameters, each parameter of both sides exactly once."""
-    left = dict(ours)
+    remaining = dict(bertsmith_model)
     table = {
         "bert.embeddings.word_embeddings.weight": "encoder.embeddings.tokens.weight",
         "bert.embeddings.position_embeddings.weight": "encoder.embeddings.positions.weight",
@@ -70,29 +70,29 @@ def pairs_of_parameters(theirs: torch.nn.Module, ours: dict[str, Tensor]) -> lis
         "output.dense": "feed_forward.contract",
         "bert.encoder.layer": "encoder.blocks",
     }
-    found = []
-    for name, parameter in theirs.named_parameters():
+    result = []
+    for name, parameter in reference.named_parameters():
         if ".attention.self." in name:
             before, part, kind = name.replace("bert.encoder.layer", "encoder.blocks").rsplit(".", 2)
-            stacked = ours[before.replace("attention.self", f"attention.qkv.{kind}")]
-            found.append((parameter, stacked.chunk(3)[("query", "key", "value").index(part)]))
-            left.pop(before.replace("attention.self", f"attention.qkv.{kind}"), None)
+            stacked = bertsmith_model[before.replace("attention.self", f"attention.qkv.{kind}")]
+            result.append((parameter, stacked.chunk(3)[("query", "key", "value").index(part)]))
+            remaining.pop(before.replace("attention.self", f"attention.qkv.{kind}"), None)
             continue
-        for theirs_name, ours_name in table.items():
-            name = name.replace(theirs_name, ours_name)
-        found.append((parameter, left.pop(name)))
-    assert not left, f"nothing of theirs for {', '.join(left)}"
-    return found
+        for reference_name, bertsmith_name in table.items():
+            name = name.replace(reference_name, bertsmith_name)
+        result.append((parameter, remaining.pop(name)))
+    assert not remaining, f"no transformers parameter for {', '.join(remaining)}"
+    return result
 
 
 @dataclass
 class Results:
-    """The outputs of one side at non-padding tokens, text by text."""
+    """Outputs of one implementation at non-padding tokens, text by text."""
 
     hidden: list[Tensor]
     pooled: Tensor
     words: Tensor
-    follows: Tensor
+    next_sentence: Tensor
     loss: Tensor
 
 
@@ -100,31 +100,31 @@ def texts_of(batch: Batch) -> list[Tensor]:
     """The flat token indices of each text, in the order of the texts."""
     document = batch.document_ids.flatten()
     length = batch.input_ids.shape[1]
-    found = []
+    result = []
     for first in batch.cls_positions.tolist():
         end = first + 1
         while end % length and document[end] == document[first]:
             end += 1
-        found.append(torch.arange(first, end))
-    return found
+        result.append(torch.arange(first, end))
+    return result
 
 
-def of_ours(model: Model, batch: Batch) -> Results:
-    places = torch.cat(texts_of(batch))
+def bertsmith_results(model: Model, batch: Batch) -> Results:
+    positions = torch.cat(texts_of(batch))
     encoding = model.encoder(batch, return_layers=True)
     return Results(
-        hidden=[layer[places] for layer in encoding.layers],
+        hidden=[layer[positions] for layer in encoding.layers],
         pooled=encoding.pooled,
-        words=model.predict(batch.replace(indices={"masked_lm": places}), "masked_lm"),
-        follows=model.predict(batch, "next_sentence"),
+        words=model.predict(batch.replace(indices={"masked_lm": positions}), "masked_lm"),
+        next_sentence=model.predict(batch, "next_sentence"),
         loss=model(batch).mean(),
     )
 
 
-def of_theirs(model: torch.nn.Module, batch: Batch, *, alone: bool) -> Results:
+def reference_results(model: torch.nn.Module, batch: Batch, *, separately: bool) -> Results:
     """Rows with padding and an attention mask; or every text alone, without padding, for packed rows."""
     texts = texts_of(batch)
-    if alone:
+    if separately:
         runs = [
             model(
                 batch.input_ids.flatten()[at][None],
@@ -133,69 +133,74 @@ def of_theirs(model: torch.nn.Module, batch: Batch, *, alone: bool) -> Results:
             )
             for at in texts
         ]
-        keep = [torch.arange(len(at)) for at in texts]
+        kept = [torch.arange(len(at)) for at in texts]
     else:
         mask = (batch.document_ids != 0).long()
         runs = [
             model(batch.input_ids, attention_mask=mask, token_type_ids=batch.segment_ids, output_hidden_states=True)
         ]
-        keep = [torch.cat(texts)]
+        kept = [torch.cat(texts)]
     layers = zip(*(run.hidden_states for run in runs), strict=True)
-    hidden = [torch.cat([one.flatten(0, 1)[at] for one, at in zip(layer, keep, strict=True)]) for layer in layers]
-    words = torch.cat([run.prediction_logits.flatten(0, 1)[at] for run, at in zip(runs, keep, strict=True)])
-    follows = torch.cat([run.seq_relationship_logits for run in runs])
+    hidden = [torch.cat([one.flatten(0, 1)[at] for one, at in zip(layer, kept, strict=True)]) for layer in layers]
+    words = torch.cat([run.prediction_logits.flatten(0, 1)[at] for run, at in zip(runs, kept, strict=True)])
+    next_sentence = torch.cat([run.seq_relationship_logits for run in runs])
     pooled = torch.cat([model.bert.pooler(run.hidden_states[-1]) for run in runs])
     labels = torch.full((batch.input_ids.numel(),), IGNORE_INDEX)
-    asked = batch.labels["masked_lm"] != IGNORE_INDEX
-    labels[batch.indices["masked_lm"][asked]] = batch.labels["masked_lm"][asked]
-    loss = F.cross_entropy(words, labels[torch.cat(texts)]) + F.cross_entropy(follows, batch.labels["next_sentence"])
-    return Results(hidden, pooled, words, follows, loss)
+    labelled = batch.labels["masked_lm"] != IGNORE_INDEX
+    labels[batch.indices["masked_lm"][labelled]] = batch.labels["masked_lm"][labelled]
+    loss = F.cross_entropy(words, labels[torch.cat(texts)]) + F.cross_entropy(
+        next_sentence, batch.labels["next_sentence"]
+    )
+    return Results(hidden, pooled, words, next_sentence, loss)
 
 
-def compare(ours: Model, theirs: torch.nn.Module, batch: Batch, *, alone: bool) -> dict[str, float]:
-    """The relative differences of everything, by name."""
-    mine, other = of_ours(ours, batch), of_theirs(theirs, batch, alone=alone)
-    mine.loss.backward()
-    other.loss.backward()
-    found = {
+def compare(bertsmith_model: Model, reference: torch.nn.Module, batch: Batch, *, separately: bool) -> dict[str, float]:
+    """Relative differences of all outputs and gradients, by name."""
+    actual, expected = (
+        bertsmith_results(bertsmith_model, batch),
+        reference_results(reference, batch, separately=separately),
+    )
+    actual.loss.backward()
+    expected.loss.backward()
+    result = {
         f"layer {number}": relative_difference(*two)
-        for number, two in enumerate(zip(mine.hidden, other.hidden, strict=True))
+        for number, two in enumerate(zip(actual.hidden, expected.hidden, strict=True))
     }
-    for what in ("pooled", "words", "follows", "loss"):
-        found[what] = relative_difference(getattr(mine, what), getattr(other, what))
-    gradients = {name: parameter.grad for name, parameter in ours.named_parameters()}
-    names = [name for name, _ in theirs.named_parameters()]
-    for name, (parameter, gradient) in zip(names, pairs_of_parameters(theirs, gradients), strict=True):
-        difference = (gradient - parameter.grad).abs().max() / largest_gradient(theirs, name)
-        found[f"gradient of {name}"] = float(difference)
-    return found
+    for what in ("pooled", "words", "next_sentence", "loss"):
+        result[what] = relative_difference(getattr(actual, what), getattr(expected, what))
+    gradients = {name: parameter.grad for name, parameter in bertsmith_model.named_parameters()}
+    names = [name for name, _ in reference.named_parameters()]
+    for name, (parameter, gradient) in zip(names, pairs_of_parameters(reference, gradients), strict=True):
+        difference = (gradient - parameter.grad).abs().max() / largest_gradient(reference, name)
+        result[f"gradient of {name}"] = float(difference)
+    return result
 
 
 def largest_gradient(model: torch.nn.Module, name: str) -> Tensor:
-    """The largest number in a parameter's gradient; of queries, keys and values together where one alone is noise.
+    """The maximum of a parameter's gradient; over queries, keys and values together where one alone is noise.
 
-    A key's bias has the gradient 0 but for rounding, since softmax does not notice it. And in float32 queries and keys,
-    whose gradients are 1e-4 of the values' here, are noise on both sides: transformers is 3e-4 from its own float64.
+    The gradient of a key bias is 0 up to rounding, since softmax is invariant to it. In float32 the gradients of
+    queries and keys, which are 1e-4 of the values' here, are noise: transformers is 3e-4 from its own float64.
     """
     parameter = model.get_parameter(name)
-    alone = parameter.dtype == torch.float64 and not name.endswith("key.bias")
+    separately = parameter.dtype == torch.float64 and not name.endswith("key.bias")
     *before, part, kind = name.split(".")
-    parts = [part] if alone or "self" not in before else ["query", "key", "value"]
+    parts = [part] if separately or "self" not in before else ["query", "key", "value"]
     gradients = [model.get_parameter(".".join([*before, one, kind])).grad.abs().max() for one in parts]
     return torch.stack(gradients).max()
 
 
-def worst(differences: dict[str, float]) -> tuple[float, str]:
+def largest_difference(differences: dict[str, float]) -> tuple[float, str]:
     return max((difference, name) for name, difference in differences.items())
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_padded_rows(shape: str, dtype: torch.dtype) -> None:
+def test_padded_rows_equal_transformers(shape: str, dtype: torch.dtype) -> None:
     settings, lengths, length = SHAPES[shape]
     model = pretraining_model(**settings).to(dtype)
     batch = model.corrupt(random_batch(lengths, length=length))
-    difference, where = worst(compare(model, same_in_transformers(model), batch, alone=False))
+    difference, where = largest_difference(compare(model, same_in_transformers(model), batch, separately=False))
     assert difference < TOLERANCE[dtype], where
 
 
@@ -204,35 +209,35 @@ def test_packed_rows_equal_separate_texts(dtype: torch.dtype) -> None:
     model = pretraining_model().to(dtype)
     batch = model.corrupt(random_batch([12, 9, 23, 7, 40, 5, 5, 16], length=40, pack=True))
     assert len(batch.input_ids) < 8, "several texts share a row"
-    difference, where = worst(compare(model, same_in_transformers(model), batch, alone=True))
+    difference, where = largest_difference(compare(model, same_in_transformers(model), batch, separately=True))
     assert difference < TOLERANCE[dtype], where
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [("gelu", "gelu_new"), ("gelu_new", "gelu")])
-def test_the_other_gelu_is_detected(ours: str, theirs: str) -> None:
-    model, other = pretraining_model(activation=ours), pretraining_model(activation=theirs)
+@pytest.mark.parametrize(("bertsmith_model", "reference"), [("gelu", "gelu_new"), ("gelu_new", "gelu")])
+def test_the_other_gelu_is_detected(bertsmith_model: str, reference: str) -> None:
+    model, expected = pretraining_model(activation=bertsmith_model), pretraining_model(activation=reference)
     batch = model.corrupt(random_batch([40, 17, 29], length=40))
-    differences = compare(model, same_in_transformers(other), batch, alone=False)
+    differences = compare(model, same_in_transformers(expected), batch, separately=False)
     assert differences["layer 0"] < 1e-5, "before the first activation nothing differs"
     assert min(differences["layer 3"], differences["words"], differences["pooled"]) > 1e-5 * 3
 
 
 def test_another_epsilon_is_detected() -> None:
-    model, other = pretraining_model(layer_norm_eps=1e-12), pretraining_model(layer_norm_eps=1e-5)
+    model, expected = pretraining_model(layer_norm_eps=1e-12), pretraining_model(layer_norm_eps=1e-5)
     batch = model.corrupt(random_batch([40, 17, 29], length=40))
-    assert worst(compare(model, same_in_transformers(other), batch, alone=False))[0] > 1e-5
+    assert largest_difference(compare(model, same_in_transformers(expected), batch, separately=False))[0] > 1e-5
 
 
-def test_attention_probabilities() -> None:
+def test_attention_probabilities_equal_transformers() -> None:
     model = pretraining_model()
     batch = random_batch([40, 17, 29, 5, 33], length=40)
-    ours = model.encoder(batch, return_attentions=True).attentions
+    bertsmith_model = model.encoder(batch, return_attentions=True).attentions
     mask = (batch.document_ids != 0).long()
-    theirs = (
+    reference = (
         same_in_transformers(model).bert(batch.input_ids, mask, batch.segment_ids, output_attentions=True).attentions
     )
     real = mask.bool()
-    assert len(ours) == len(theirs) == 3
-    for mine, other in zip(ours, theirs, strict=True):
-        assert relative_difference(mine.transpose(1, 2)[real], other.transpose(1, 2)[real]) < 1e-5
-        assert (mine.sum(-1) - 1).abs().max() < 1e-6
+    assert len(bertsmith_model) == len(reference) == 3
+    for actual, expected in zip(bertsmith_model, reference, strict=True):
+        assert relative_difference(actual.transpose(1, 2)[real], expected.transpose(1, 2)[real]) < 1e-5
+        assert (actual.sum(-1) - 1).abs().max() < 1e-6

@@ -13,7 +13,7 @@ from model_fixtures import randomize_weights, relative_difference
 from model_io.folder_fixtures import same_weights
 from parity import test_heads_transformers as heads
 from parity.test_folders_transformers import compare as compare_states
-from parity.test_folders_transformers import said_by
+from parity.test_folders_transformers import outputs_in_both_precisions
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import roberta
@@ -40,7 +40,12 @@ CASES: dict[str, tuple[str, tuple[Any, ...]]] = {
     "span": ("RobertaForQuestionAnswering", (span.Config(),)),
     "choose": ("RobertaForMultipleChoice", (choose.Config(),)),
 }
-POOLS = ("encoder", "classify", "regress", "choose")  # what has a pooler in transformers, by one name or another
+WITH_POOLER = (
+    "encoder",
+    "classify",
+    "regress",
+    "choose",
+)  # cases whose class has a pooler in transformers, under any name
 LOGITS = ("masked_lm", "causal_lm")
 
 
@@ -51,7 +56,7 @@ def tokenizer() -> byte_bpe.ByteBPE:
     return settings.train(counts, vocab_size=320)
 
 
-def ours_of(case: str, **changes: Any) -> Model:
+def random_model(case: str, **changes: Any) -> Model:
     """A small RoBERTa with large weights."""
     small = {
         "layers": 2,
@@ -60,7 +65,7 @@ def ours_of(case: str, **changes: Any) -> Model:
         "feed_forward": 48,
         "vocab_size": tokenizer().vocab_size,
         "max_positions": 60,
-        "pooler": case in POOLS,
+        "pooler": case in WITH_POOLER,
         "pooler_dropout": 0.1 if case in ("classify", "regress") else 0.0,
         "causal": case == "causal_lm",
     }
@@ -69,50 +74,56 @@ def ours_of(case: str, **changes: Any) -> Model:
 
 def batch() -> Batch:
     """Two pairs and a single text, padded, with labels for every head."""
-    words = tokenizer()
-    parts = [words.encode(text) for text in TEXTS]
-    rows = [words.frame(parts[0], parts[1], max_length=60), words.frame(parts[2], max_length=60)]
-    found = collate([*rows, words.frame(parts[1], parts[2], max_length=60)], length=60, padding_id=words.padding_id)
-    return heads.with_labels(found)
+    tokens = tokenizer()
+    parts = [tokens.encode(text) for text in TEXTS]
+    rows = [tokens.frame(parts[0], parts[1], max_length=60), tokens.frame(parts[2], max_length=60)]
+    result = collate([*rows, tokens.frame(parts[1], parts[2], max_length=60)], length=60, padding_id=tokens.padding_id)
+    return heads.with_labels(result)
 
 
-def theirs_of(case: str, path: Path | None = None, **settings: Any) -> Any:
+def reference_model(case: str, path: Path | None = None, **settings: Any) -> Any:
     """transformers' model, from a folder or with large random weights."""
     cls = getattr(transformers, CASES[case][0])
     if path is None:
-        found = cls(transformers.RobertaConfig(**settings))
-        for number, parameter in enumerate(found.parameters()):
+        result = cls(transformers.RobertaConfig(**settings))
+        for number, parameter in enumerate(result.parameters()):
             drawn = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
             parameter.data.copy_(drawn * 0.3)
-        return found.eval()
-    found, loading = cls.from_pretrained(path, output_loading_info=True, attn_implementation="eager")
+        return result.eval()
+    result, loading = cls.from_pretrained(path, output_loading_info=True, attn_implementation="eager")
     assert not any(loading[what] for what in ("missing_keys", "mismatched_keys", "unexpected_keys")), loading
-    return found.eval()
+    return result.eval()
 
 
-def compare(ours: Model, theirs: Any, case: str) -> None:
+def compare(bertsmith_model: Model, reference: Any, case: str) -> None:
     """Every hidden state, pooled vector, logit and loss."""
-    asked = batch()
+    inputs_batch = batch()
     if case not in ("encoder", *LOGITS):
-        heads.compare(ours, theirs, case, asked)
+        heads.compare(bertsmith_model, reference, case, inputs_batch)
         return
-    mask = (asked.document_ids != 0).long()
-    said = said_by(theirs, {"input_ids": asked.input_ids, "attention_mask": mask})
-    compare_states(ours, said, asked)
+    mask = (inputs_batch.document_ids != 0).long()
+    outputs = outputs_in_both_precisions(reference, {"input_ids": inputs_batch.input_ids, "attention_mask": mask})
+    compare_states(bertsmith_model, outputs, inputs_batch)
     if case == "encoder":
-        assert relative_difference(ours.encoder(asked).pooled, said[0].pooler_output) < 1e-6
+        assert relative_difference(bertsmith_model.encoder(inputs_batch).pooled, outputs[0].pooler_output) < 1e-6
     else:
-        labels = torch.where(mask.bool(), asked.input_ids, -100)
-        hidden = ours.objectives[case].corrupt(asked) if case == "causal_lm" else in_full(asked)
+        labels = torch.where(mask.bool(), inputs_batch.input_ids, -100)
+        labelled = (
+            bertsmith_model.objectives[case].corrupt(inputs_batch)
+            if case == "causal_lm"
+            else fully_labelled(inputs_batch)
+        )
         with torch.no_grad():
-            loss = theirs(input_ids=asked.input_ids, attention_mask=mask, labels=labels).loss.item()
-            assert ours(hidden).mean().item() == pytest.approx(loss, rel=1e-5)
+            loss = reference(input_ids=inputs_batch.input_ids, attention_mask=mask, labels=labels).loss.item()
+            assert bertsmith_model(labelled).mean().item() == pytest.approx(loss, rel=1e-5)
 
 
-def in_full(asked: Batch) -> Batch:
+def fully_labelled(inputs_batch: Batch) -> Batch:
     """The batch with every token as its own MLM label."""
-    places = (asked.document_ids != 0).flatten().nonzero()[:, 0]
-    return asked.replace(labels={"masked_lm": asked.input_ids.flatten()[places]}, indices={"masked_lm": places})
+    positions = (inputs_batch.document_ids != 0).flatten().nonzero()[:, 0]
+    return inputs_batch.replace(
+        labels={"masked_lm": inputs_batch.input_ids.flatten()[positions]}, indices={"masked_lm": positions}
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -121,31 +132,36 @@ def in_full(asked: Batch) -> Batch:
     [{}, {"activation": "gelu_new", "layer_norm_eps": 1e-12, "max_positions": 61, "segment_types": 2}],
     ids=["usual", "other"],
 )
-def test_our_folders_load_in_transformers(case: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    ours = ours_of(case, **changes)
-    save_model(ours, tokenizer(), tmp_path / "ours")
-    written = json.loads((tmp_path / "ours" / "config.json").read_text())
-    assert written["architectures"] == [CASES[case][0]]
-    assert written["max_position_embeddings"] == ours.encoder.config.max_positions + ours.encoder.config.padding_id + 1
-    theirs = theirs_of(case, tmp_path / "ours")
-    compare(ours, theirs, case)
-    again, _, facts = open_model(tmp_path / "ours")
-    assert again.encoder.config == ours.encoder.config
+def test_bertsmith_folders_load_in_transformers(case: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    bertsmith_model = random_model(case, **changes)
+    save_model(bertsmith_model, tokenizer(), tmp_path / "bertsmith")
+    config_json = json.loads((tmp_path / "bertsmith" / "config.json").read_text())
+    assert config_json["architectures"] == [CASES[case][0]]
+    assert (
+        config_json["max_position_embeddings"]
+        == bertsmith_model.encoder.config.max_positions + bertsmith_model.encoder.config.padding_id + 1
+    )
+    reference = reference_model(case, tmp_path / "bertsmith")
+    compare(bertsmith_model, reference, case)
+    reloaded, _, facts = open_model(tmp_path / "bertsmith")
+    assert reloaded.encoder.config == bertsmith_model.encoder.config
     assert facts.notes == ()
-    theirs.save_pretrained(tmp_path / "theirs")  # and back: what transformers writes of it is the same model
-    tokenizer().save(tmp_path / "theirs")
-    back, _, facts = open_model(tmp_path / "theirs")
-    same_weights(ours, back)
+    reference.save_pretrained(
+        tmp_path / "transformers"
+    )  # round trip: the folder written by transformers holds the same model
+    tokenizer().save(tmp_path / "transformers")
+    round_trip, _, facts = open_model(tmp_path / "transformers")
+    same_weights(bertsmith_model, round_trip)
     assert facts.notes == ()
-    assert [head.config for head in back.objectives.values() if hasattr(head, "config")] == [
-        head.config for head in ours.objectives.values() if hasattr(head, "config")
+    assert [head.config for head in round_trip.objectives.values() if hasattr(head, "config")] == [
+        head.config for head in bertsmith_model.objectives.values() if hasattr(head, "config")
     ]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_transformers_folders_load_here(case: str, tmp_path: Path) -> None:
     labels = {"classify": 5, "tag": 7, "regress": 1}.get(case, 2)
-    theirs = theirs_of(
+    reference = reference_model(
         case,
         vocab_size=tokenizer().vocab_size,
         hidden_size=48,
@@ -160,27 +176,27 @@ def test_transformers_folders_load_here(case: str, tmp_path: Path) -> None:
         is_decoder=case == "causal_lm",
         attn_implementation="eager",
     )
-    theirs.save_pretrained(tmp_path / "theirs", max_shard_size="60KB")
-    tokenizer().save(tmp_path / "theirs")
-    ours, words, facts = open_model(tmp_path / "theirs")
-    assert words.max_length == ours.encoder.max_positions == 62
-    assert list(ours.objectives) == [case][: case != "encoder"]
-    assert facts.parameters == sum(parameter.numel() for parameter in theirs.parameters())
+    reference.save_pretrained(tmp_path / "transformers", max_shard_size="60KB")
+    tokenizer().save(tmp_path / "transformers")
+    bertsmith_model, tokens, facts = open_model(tmp_path / "transformers")
+    assert tokens.max_length == bertsmith_model.encoder.max_positions == 62
+    assert list(bertsmith_model.objectives) == [case][: case != "encoder"]
+    assert facts.parameters == sum(parameter.numel() for parameter in reference.parameters())
     if case in ("classify", "tag"):
-        assert len(ours.objectives[case].config.labels) == labels
-    compare(ours, theirs, case)
+        assert len(bertsmith_model.objectives[case].config.labels) == labels
+    compare(bertsmith_model, reference, case)
 
 
-def test_a_pretrained_transformers_folder_under_new_heads(tmp_path: Path) -> None:
-    theirs = theirs_of("masked_lm", **{"vocab_size": tokenizer().vocab_size, "hidden_size": 24}, **SMALL)
-    theirs.save_pretrained(tmp_path / "theirs")
-    tokenizer().save(tmp_path / "theirs")
+def test_new_heads_on_a_pretrained_transformers_folder(tmp_path: Path) -> None:
+    reference = reference_model("masked_lm", **{"vocab_size": tokenizer().vocab_size, "hidden_size": 24}, **SMALL)
+    reference.save_pretrained(tmp_path / "transformers")
+    tokenizer().save(tmp_path / "transformers")
     for head, pooler in ((classify.Config(labels=NAMES), ", the pooler"), (tag.Config(labels=NAMES), "")):
-        made, _, facts = open_for(tmp_path / "theirs", [head], seed=4)
-        assert torch.equal(made.encoder.token_embeddings, theirs.roberta.embeddings.word_embeddings.weight)
+        result, _, facts = open_for(tmp_path / "transformers", [head], seed=4)
+        assert torch.equal(result.encoder.token_embeddings, reference.roberta.embeddings.word_embeddings.weight)
         name = type(head).__module__.rpartition(".")[2]
         assert facts.notes[0].startswith(f"newly initialised: the head {name}{pooler}; unused weights")
-        assert made.encoder.has_pooler == bool(pooler)
+        assert result.encoder.has_pooler == bool(pooler)
 
 
 SMALL = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 20}
@@ -188,17 +204,17 @@ SMALL = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 
 
 def test_parameter_counts_equal_transformers() -> None:
     with torch.device("meta"):
-        ours = Model.build(roberta.Config.size("base", vocab_size=50_265), [masked_lm.Config()])
-    assert parameter_count(ours) == 124_697_433
+        bertsmith_model = Model.build(roberta.Config.size("base", vocab_size=50_265), [masked_lm.Config()])
+    assert parameter_count(bertsmith_model) == 124_697_433
 
 
 def test_the_first_position_follows_padding_id() -> None:
     """Rows of the position table up to padding_id are unused."""
-    ours, asked = ours_of("masked_lm"), batch()
-    before = ours.predict(asked, "masked_lm").detach()
-    real = (asked.document_ids != 0).flatten()
-    table = ours.encoder.get_parameter("embeddings.positions.weight").detach()
+    bertsmith_model, inputs_batch = random_model("masked_lm"), batch()
+    before = bertsmith_model.predict(inputs_batch, "masked_lm").detach()
+    real = (inputs_batch.document_ids != 0).flatten()
+    table = bertsmith_model.encoder.get_parameter("embeddings.positions.weight").detach()
     table[:2] *= -3
-    assert torch.equal(ours.predict(asked, "masked_lm")[real], before[real])
+    assert torch.equal(bertsmith_model.predict(inputs_batch, "masked_lm")[real], before[real])
     table[2] *= -3
-    assert relative_difference(ours.predict(asked, "masked_lm")[real], before[real]) > 1e-3
+    assert relative_difference(bertsmith_model.predict(inputs_batch, "masked_lm")[real], before[real]) > 1e-3

@@ -23,8 +23,8 @@ KOREAN = (
     "서울은 대한민국의 수도이다. 한국어를 배우는 사람들이 늘고 있다. 1,000명이 넘는 학생들이 BERT 모델을 공부했다. "
     "그는 학교에 가서 책을 읽었다. 우리는 서울에서 만났고, 부산으로 갔다. 각하와 값, 밝은 빛은 아름답다."
 )
-STRANGE = [
-    *"éüñÅßİıſΣςĳﬁ½①Ⅷ™ａ１　",  # what normalisation changes
+UNUSUAL = [
+    *"éüñÅßİıſΣςĳﬁ½①Ⅷ™ａ１　",  # changed by normalisation
     *"각값힣ㄱㅏ각ﾡ漢字かなカー",
     *"🙂👍🏽👨\u200d👩\u200d👧🇰🇷",
     *"\t\n\r\x00\x07\x0b\x0c\x1c\x1f\x7f\x85\xa0\u00ad\u200b\u200c\u2003\u2028\u3000\ufeff\ufffd",
@@ -33,31 +33,31 @@ STRANGE = [
 ]
 
 
-def learn(text: str, **settings: object) -> Unigram:
+def train(text: str, **settings: object) -> Unigram:
     config = unigram.Config(**settings)  # type: ignore[arg-type]
     words = training.count_words([text], config.word_splitter())
     return config.train({word: 10 * count for word, count in words.items()}, vocab_size=300)
 
 
 def texts(number: int) -> list[str]:
-    """Words of the training texts, spoiled with strange characters, between spaces of all kinds."""
+    """Words of the training texts with unusual characters inserted, separated by various spaces."""
     draw = random.Random(1)
     words = (ENGLISH + " " + KOREAN).split()
-    found = []
+    result = []
     for _ in range(number):
         parts = []
         for _ in range(draw.randrange(12)):
-            word = draw.choice([draw.choice(words), draw.choice(words).upper(), draw.choice(STRANGE)])
-            place = draw.randrange(len(word) + 1)
-            parts.append(word[:place] + draw.choice([*STRANGE, *[""] * 200]) + word[place:])
+            word = draw.choice([draw.choice(words), draw.choice(words).upper(), draw.choice(UNUSUAL)])
+            index = draw.randrange(len(word) + 1)
+            parts.append(word[:index] + draw.choice([*UNUSUAL, *[""] * 200]) + word[index:])
             parts.append(draw.choice([" ", " ", " ", "", "  ", "\u3000", "\n"]))
-        found.append("".join(parts))
-    return found
+        result.append("".join(parts))
+    return result
 
 
-def ids_of(theirs: object, strings: list[str]) -> list[list[int]]:
-    found = theirs(strings, add_special_tokens=False, split_special_tokens=True)  # type: ignore[operator]
-    return [list(ids) for ids in found["input_ids"]]
+def ids_of(reference: object, strings: list[str]) -> list[list[int]]:
+    result = reference(strings, add_special_tokens=False, split_special_tokens=True)  # type: ignore[operator]
+    return [list(ids) for ids in result["input_ids"]]
 
 
 @pytest.mark.parametrize(
@@ -71,48 +71,48 @@ def ids_of(theirs: object, strings: list[str]) -> list[list[int]]:
         pytest.param(KOREAN, {"lowercase": False}, id="Korean, cased"),
     ],
 )
-def test_same_ids(text: str, settings: dict[str, bool], tmp_path: Path) -> None:
-    ours = learn(text, **settings)
-    ours.save(tmp_path)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert type(theirs).__name__.startswith("Albert")
+def test_ids_equal_transformers(text: str, settings: dict[str, bool], tmp_path: Path) -> None:
+    tokenizer = train(text, **settings)
+    tokenizer.save(tmp_path)
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert type(reference).__name__.startswith("Albert")
     strings = [*texts(3000), ENGLISH, KOREAN, "", " "]
-    for string, expected in zip(strings, ids_of(theirs, strings), strict=True):
-        assert ours.encode(string).ids.tolist() == expected, repr(string)
-    assert (theirs.pad_token_id, theirs.unk_token_id, theirs.mask_token_id) == (0, 1, ours.mask_id)
-    assert theirs.model_max_length == ours.max_length
+    for string, expected in zip(strings, ids_of(reference, strings), strict=True):
+        assert tokenizer.encode(string).ids.tolist() == expected, repr(string)
+    assert (reference.pad_token_id, reference.unk_token_id, reference.mask_token_id) == (0, 1, tokenizer.mask_id)
+    assert reference.model_max_length == tokenizer.max_length
 
 
-def test_hangul_survives(tmp_path: Path) -> None:
-    learn(KOREAN).save(tmp_path)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert theirs.decode(theirs("서울에서 만났고", add_special_tokens=False)["input_ids"]) == "서울에서 만났고"
+def test_hangul_round_trips(tmp_path: Path) -> None:
+    train(KOREAN).save(tmp_path)
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert reference.decode(reference("서울에서 만났고", add_special_tokens=False)["input_ids"]) == "서울에서 만났고"
 
 
-def test_same_frame(tmp_path: Path) -> None:
-    ours = learn(ENGLISH)
-    ours.save(tmp_path)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+def test_pair_templates_equal_transformers(tmp_path: Path) -> None:
+    tokenizer = train(ENGLISH)
+    tokenizer.save(tmp_path)
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
     a, b = "The lazy dog came.", "Nobody stayed!"
-    row = ours.frame(ours.encode(a), ours.encode(b), max_length=64)
-    expected = theirs(a, b)
+    row = tokenizer.frame(tokenizer.encode(a), tokenizer.encode(b), max_length=64)
+    expected = reference(a, b)
     assert row.ids.tolist() == list(expected["input_ids"])
     assert row.segment_ids.tolist() == list(expected["token_type_ids"])
-    assert ours.frame(ours.encode(a), max_length=64).ids.tolist() == list(theirs(a)["input_ids"])
+    assert tokenizer.frame(tokenizer.encode(a), max_length=64).ids.tolist() == list(reference(a)["input_ids"])
 
 
-def test_their_folder_reads_back(tmp_path: Path) -> None:
-    ours = learn(ENGLISH, lowercase=False)
-    ours.save(tmp_path / "ours")
-    transformers.AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
-    again = load(tmp_path / "theirs")
-    assert isinstance(again, Unigram)
-    assert again.fingerprint == ours.fingerprint
-    assert again.max_length == ours.max_length
+def test_a_folder_written_by_transformers_gives_the_same_tokenizer(tmp_path: Path) -> None:
+    tokenizer = train(ENGLISH, lowercase=False)
+    tokenizer.save(tmp_path / "bertsmith")
+    transformers.AutoTokenizer.from_pretrained(tmp_path / "bertsmith").save_pretrained(tmp_path / "transformers")
+    reloaded = load(tmp_path / "transformers")
+    assert isinstance(reloaded, Unigram)
+    assert reloaded.fingerprint == tokenizer.fingerprint
+    assert reloaded.max_length == tokenizer.max_length
 
 
-def test_sentencepiece_folder(tmp_path: Path) -> None:
-    """A folder with nothing but spiece.model gives the ids of transformers, and so does one that it has converted."""
+def test_a_sentencepiece_folder_gives_the_ids_of_transformers(tmp_path: Path) -> None:
+    """A folder with only spiece.model gives the ids of transformers, and so does its conversion by transformers."""
     sentencepiece = pytest.importorskip("sentencepiece")
     pytest.importorskip("google.protobuf")
     lines = tmp_path / "lines.txt"
@@ -130,13 +130,13 @@ def test_sentencepiece_folder(tmp_path: Path) -> None:
         minloglevel=2,
     )
     (original / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "AlbertTokenizer"}))
-    theirs = transformers.AutoTokenizer.from_pretrained(original)
-    theirs.save_pretrained(tmp_path / "converted")
-    ours = load(tmp_path / "converted")
-    assert load(original).fingerprint == ours.fingerprint
+    reference = transformers.AutoTokenizer.from_pretrained(original)
+    reference.save_pretrained(tmp_path / "converted")
+    tokenizer = load(tmp_path / "converted")
+    assert load(original).fingerprint == tokenizer.fingerprint
     strings = [text for text in texts(3000) if "[" not in text and "<" not in text]
-    for text, expected in zip(strings, ids_of(theirs, strings), strict=True):
-        assert ours.encode(text).ids.tolist() == expected, repr(text)
-    flat, counts = ours.encode_ids(strings)
-    assert flat.tolist() == [number for text in strings for number in ours.encode(text).ids.tolist()]
+    for text, expected in zip(strings, ids_of(reference, strings), strict=True):
+        assert tokenizer.encode(text).ids.tolist() == expected, repr(text)
+    flat, counts = tokenizer.encode_ids(strings)
+    assert flat.tolist() == [number for text in strings for number in tokenizer.encode(text).ids.tolist()]
     assert counts.sum() == len(flat)
