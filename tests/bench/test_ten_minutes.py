@@ -290,7 +290,7 @@ def test_whole_word_masking_makes_vocabularies_comparable(
     few = ["text", base / "text.txt", "-o", base / "few", "--vocab-size", 50, "--held-out", 0.2, "--workers", 1]
     assert call(*few, "--quiet") == 0
     data = PretrainData.open(base / "few" / "shards")
-    evaluator = HeldOutEvaluator.of(data, length=32, rows=60, seed=0, arguments=True)
+    evaluator = HeldOutEvaluator.of(data, length=32, rows=60, seed=0, words=True)
     continues, text = data.tokenizer.is_continuation(), []
     assert continues is not None
     for batch in evaluator.batches:
@@ -315,7 +315,7 @@ def test_whole_word_masking_makes_vocabularies_comparable(
     assert [line.split(" | ")[0] for line in (quick, other)] == ["| quick", "| other"]
     shards = PretrainData.open(base / "t" / "shards")
     pieces, words_masked = (
-        HeldOutEvaluator.of(shards, length=32, rows=24, seed=0, arguments=arguments) for arguments in (False, True)
+        HeldOutEvaluator.of(shards, length=32, rows=24, seed=0, words=words) for words in (False, True)
     )
     assert last == (
         f"predicted word pieces: {pieces.pieces} ({pieces.fingerprint}) and "
@@ -378,7 +378,7 @@ def test_blocks_are_concatenated_documents(base: Path) -> None:
     blocks = grouped(shards, tokenizer, 32)
     assert blocks.flatten().tolist() == joined[: len(joined) // 32 * 32]
     order = Order(len(blocks), seed=3)
-    taken = np.concatenate([order.acquire(step, 7) for step in range(2 * len(blocks))])
+    taken = np.concatenate([order.take(step, 7) for step in range(2 * len(blocks))])
     for epoch in range(3):
         assert sorted(taken[epoch * len(blocks) : (epoch + 1) * len(blocks)]) == list(range(len(blocks)))
     ids = torch.from_numpy(blocks).long()
@@ -559,7 +559,7 @@ def test_scores_of_parallel_jobs_are_collected(
         monkeypatch.setattr("bench.ten_minutes.transformers_finetune.Finetuner.run", None)  # only scores are collected
         monkeypatch.setattr("bertsmith.training.sweep.finetune", None)
 
-    monkeypatch.setattr(tasks, "_beside_each_other", run_none)
+    monkeypatch.setattr(tasks, "_run_in_parallel", run_none)
     if not processes:
         monkeypatch.setattr(tasks, "ordered_map", run_in_order)
     assert call(*arguments, *(["--transformers"] if own else [])) == 0
@@ -587,7 +587,7 @@ def test_overtakings_are_listed_with_their_time() -> None:
     result = {(item["who"], item["whom"]): item for item in overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2)})}
     assert (result["a", "b"]["seconds"], result["a", "b"]["share"]) == (20.0, pytest.approx(2 / 3))
     assert result["b", "a"]["seconds"] is None
-    assert not overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2, evaluator={"fingerprint": "another"})})
+    assert not overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2, judge={"fingerprint": "another"})})
     assert not overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2, after="a")})
 
 
@@ -744,7 +744,7 @@ def test_proxies_that_run_out_of_time_exit_like_other_commands(
 ) -> None:
     losses = dict.fromkeys(("first", "second", "third"), 1.0)
     assert proxies(tmp_path, losses, "--together", 1, "--stop-after", 0.2) == 75
-    assert "error: stopped; what is finished is kept" in capsys.readouterr().err
+    assert "error: stopped; finished work is kept" in capsys.readouterr().err
     assert proxies(tmp_path, losses) == 0
     assert (tmp_path / "out" / "third" / "result.json").exists()
 
@@ -804,4 +804,4 @@ def test_user_errors_give_one_line(base: Path, capsys: pytest.CaptureFixture[str
     assert call(*bertsmith_run(base, "nobody")) == 78
     assert "any other name needs --recipe" in capsys.readouterr().err
     assert call(*baseline_run(base, "odd", "--size", "huge")) == 78
-    assert "nor such as 8x512" in capsys.readouterr().err
+    assert "such as 8x512" in capsys.readouterr().err

@@ -132,12 +132,12 @@ def test_a_study_stops_at_the_first_failing_command(tmp_path: Path) -> None:
     for status, error in ((75, StoppedError), (70, BertsmithError)):
         called: list[str] = []
 
-        def text(arguments: list[str], called: list[str] = called, status: int = status) -> int:
+        def fake_call(arguments: list[str], called: list[str] = called, status: int = status) -> int:
             called.append(arguments[0])
             return status
 
         with pytest.raises(error, match="run the same command again to resume"):
-            run_studies(["masks"], plan(tmp_path), text)
+            run_studies(["masks"], plan(tmp_path), fake_call)
         assert called == ["compare"]
     assert command_line.main(["ablations", "nothing", "--data", "d", "--tasks", "t", "-o", str(tmp_path)]) == 78
 
@@ -158,9 +158,9 @@ def test_a_study_stops_at_the_first_failing_command(tmp_path: Path) -> None:
 )
 def test_stored_results_give_the_table_in_the_log(text: str, name: str, entry: str, least: int, tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    text = table([root / "bench" / "ten_minutes" / "measured" / text], tmp_path, [])["text"]
+    markdown = table([root / "bench" / "ten_minutes" / "measured" / text], tmp_path, [])["text"]
     log = (root / "LOG.md").read_text(encoding="utf-8")
-    row = next(line for line in text.splitlines() if line.startswith(f"| {name} "))
+    row = next(line for line in markdown.splitlines() if line.startswith(f"| {name} "))
     numbers = re.findall(r"\d+\.\d+", row.split("|", 3)[3])
     assert len(numbers) >= least
     about = log[log.index(entry) :].split("\n- ")[0]

@@ -1,7 +1,7 @@
-"""torchrun's agent with two ranks that are forked from it, for test_elastic.py: `elastic_agent.py JOBS.json`.
+"""torchrun's agent with two forked ranks, for test_elastic.py: `elastic_agent.py JOBS.json`.
 
-A job is a command line, how often it may be restarted, and what befalls a rank in its trainer. What the ranks say goes
-into files beside the jobs; how each job ended comes out as JSON. Forking saves importing torch for every rank.
+A job is a command line, a number of restarts, and a fault injected into the trainer of a rank. The output of ranks is
+written to files beside the jobs, the result of each job to a JSON file. Forking avoids importing torch in every rank.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # once, before ranks are forked: torch's wrapper of models asks it
+import torch._dynamo  # once, before the fork: needed by torch's DistributedDataParallel
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -25,22 +25,22 @@ from bertsmith.training.pretrain import pretrain  # noqa: F401  # once, before r
 from bertsmith.training.trainer import Trainer
 
 
-def befall(what: str, step: int) -> None:
-    """Rank 1 is killed, told to stop, or fails after so many steps."""
+def inject_fault(fault: str, step: int) -> None:
+    """Rank 1 is killed, stopped by a signal, or fails after some steps."""
     real = Trainer.__next__
 
     def struck(self: Trainer) -> Any:
-        if self.steps_done == step and what == "fails":
+        if self.steps_done == step and fault == "fails":
             raise DataError("the shards of rank 1 are damaged")
         if self.steps_done == step:
-            os.kill(os.getpid(), {"killed": signal.SIGKILL, "told": signal.SIGTERM}[what])
+            os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGTERM}[fault])
         return real(self)
 
     Trainer.__next__ = struck  # type: ignore[method-assign]
 
 
-def dally(step: int) -> None:
-    """Rank 0 takes so long over a step that the agent notices a death before it does."""
+def delay(step: int) -> None:
+    """Delays a step of rank 0 so that the agent notices a death first."""
     real = Trainer.__next__
 
     def slow(self: Trainer) -> Any:
@@ -58,10 +58,10 @@ def rank(job: dict[str, Any], folder: str) -> None:
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
     torch.set_num_threads(1)
-    if job.get("befalls") and attempt == 0 and os.environ["RANK"] == "1":
-        befall(job["befalls"], job["step"])
+    if job.get("fault") and attempt == 0 and os.environ["RANK"] == "1":
+        inject_fault(job["fault"], job["step"])
     if job.get("late") and attempt == 0 and os.environ["RANK"] == "0":
-        dally(job["step"])
+        delay(job["step"])
     sys.argv = ["bertsmith", *job["words"]]
     status: Any = 1
     try:
@@ -71,7 +71,7 @@ def rank(job: dict[str, Any], folder: str) -> None:
     finally:
         sys.stdout.flush(), sys.stderr.flush()
         if status:
-            os._exit(status)  # past torch's own reports: torchrun starts a command, which makes none
+            os._exit(status)  # skips torch's error reports, which a command started by torchrun does not write
 
 
 def launch(job: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -95,5 +95,5 @@ def launch(job: dict[str, Any], folder: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     jobs = Path(sys.argv[1])
-    answers = {job["name"]: launch(job, str(jobs.parent)) for job in json.loads(jobs.read_text())}
-    (jobs.parent / "answers.json").write_text(json.dumps(answers))
+    results = {job["name"]: launch(job, str(jobs.parent)) for job in json.loads(jobs.read_text())}
+    (jobs.parent / "results.json").write_text(json.dumps(results))

@@ -1,4 +1,4 @@
-"""What each rank does for test_world.py: `torchrun --nproc-per-node 2 ranks.py FOLDER`, answers in FOLDER/RANK.json."""
+"""Rank program of test_distributed.py: `torchrun --nproc-per-node 2 ranks.py FOLDER`, results in FOLDER/RANK.json."""
 
 from __future__ import annotations
 
@@ -31,62 +31,62 @@ UNFREEZE = TrainingPlan(
 )
 
 
-def told(made: Trainer) -> dict[str, Any]:
-    """The rest of a run: losses and norms, then all weights as numbers."""
-    steps = [(step.loss.hex(), step.gradient_norm, step.tokens, step.rows, step.skipped) for step in made]
-    weights = {name: value.flatten().tolist() for name, value in made.module.state_dict().items()}
-    return {"steps": steps, "weights": weights, "stopped": made.stopped, "done": made.steps_done}
+def finish_run(rank_trainer: Trainer) -> dict[str, Any]:
+    """Runs to the end: losses and norms, then all weights."""
+    steps = [(step.loss.hex(), step.gradient_norm, step.tokens, step.rows, step.skipped) for step in rank_trainer]
+    weights = {name: value.flatten().tolist() for name, value in rank_trainer.module.state_dict().items()}
+    return {"steps": steps, "weights": weights, "stopped": rank_trainer.stopped, "done": rank_trainer.steps_done}
 
 
 def shared_feed(world: World) -> Any:
     return feed(micro_batch_size=2, rank=world.rank, ranks=world.size)
 
 
-def straight(world: World, **how: Any) -> dict[str, Any]:
-    """Two micro-batches on each of two ranks, four on one."""
-    return told(trainer(feed=shared_feed(world), world=world, **how))
+def straight(world: World, **kwargs: Any) -> dict[str, Any]:
+    """Two micro-batches on each of two ranks, or four on one."""
+    return finish_run(trainer(feed=shared_feed(world), world=world, **kwargs))
 
 
 def real_model(world: World) -> dict[str, Any]:
-    """BERT whose pooler nobody reads: it has no gradient, which ranks must not wait for."""
+    """BERT with an unused pooler, whose missing gradient ranks must not wait for."""
     changes = {"layers": 2, "dropout": 0.0, "attention_dropout": 0.0}
     model = randomize_weights(Model.build(small_bert_config(**changes), [masked_lm.Config()], vocabulary=VOCABULARY))
-    whole = bert_feed(4, rows=8)
+    complete = bert_feed(4, rows=8)
 
     def share(step: int) -> Any:
-        return whole(step) if world.size == 1 else [whole(step)[world.rank]]
+        return complete(step) if world.size == 1 else [complete(step)[world.rank]]
 
     plan = TrainingPlan(steps=3, learning_rate=1e-3, warmup=1 / 3)
-    return told(Trainer(model, share, plan=plan, optimizer=adamw.Config(), world=world))
+    return finish_run(Trainer(model, share, plan=plan, optimizer=adamw.Config(), world=world))
 
 
-def one_rank_is_told_to_stop(world: World, run: Path) -> dict[str, Any]:
-    """SIGTERM to rank 1 alone; rank 0 saves where both have stopped."""
+def stop_signal_on_one_rank(world: World, run: Path) -> dict[str, Any]:
+    """SIGTERM to rank 1 only; rank 0 saves after both have stopped."""
     with StopSignal() as stopper:
-        made = trainer(feed=shared_feed(world), world=world, stop_signal=stopper, dropout=0.3)
-        for step in made:
+        rank_trainer = trainer(feed=shared_feed(world), world=world, stop_signal=stopper, dropout=0.3)
+        for step in rank_trainer:
             if step.number == 4 and world.rank == 1:
                 os.kill(os.getpid(), signal.SIGTERM)
         if world.is_main:
             with Checkpoints(run) as checkpoints:
-                checkpoints.save(made.state())
-        return {"done": made.steps_done, "stopped": made.stopped, "asked": stopper.requested}
+                checkpoints.save(rank_trainer.state())
+        return {"done": rank_trainer.steps_done, "stopped": rank_trainer.stopped, "asked": stopper.requested}
 
 
-def goes_on(world: World, run: Path) -> dict[str, Any]:
-    """Only rank 0 reads the checkpoint."""
-    made = trainer(feed=shared_feed(world), world=world, dropout=0.3)
+def resume_run(world: World, run: Path) -> dict[str, Any]:
+    """Only rank 0 loads the checkpoint."""
+    rank_trainer = trainer(feed=shared_feed(world), world=world, dropout=0.3)
     state = None
     if world.is_main:
         with Checkpoints(run) as checkpoints:
             state = checkpoints.resume().state
-    notes = made.load(state)
-    return {"begun": made.steps_done, "notes": notes, **told(made)}
+    notes = rank_trainer.load(state)
+    return {"begun": rank_trainer.steps_done, "notes": notes, **finish_run(rank_trainer)}
 
 
 def one_rank_has_nan(world: World) -> dict[str, Any]:
     model = Poisoned(where="loss", value=math.nan, passes=[2] if world.rank == 1 else [])
-    return told(
+    return finish_run(
         trainer(feed=shared_feed(world), world=world, model=model, plan=TrainingPlan(steps=4, learning_rate=0.05))
     )
 
@@ -98,34 +98,34 @@ def clocks_differ(world: World) -> dict[str, Any]:
         now[0] += 1.0 + 5 * world.rank
         return now[0]
 
-    made = trainer(
+    rank_trainer = trainer(
         feed=shared_feed(world), world=world, clock=clock, plan=TrainingPlan(steps=99, learning_rate=1.0, minutes=0.3)
     )
-    return {"rates": [step.learning_rate for step in made]}
+    return {"rates": [step.learning_rate for step in rank_trainer]}
 
 
 def scored(world: World) -> dict[str, Any]:
-    made = trainer(feed=shared_feed(world), world=world)
+    rank_trainer = trainer(feed=shared_feed(world), world=world)
     half = slice(0, 3) if world.rank == 0 else slice(3, None)
-    scores = made.evaluate([toy_batch(7, half)])
+    scores = rank_trainer.evaluate([toy_batch(7, half)])
     return {"loss": scores.loss, "counts": scores.counts}
 
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     with join_process_group("cpu") as world:
-        answers = {
+        results = {
             "straight": straight(world),
             "dropout": straight(world, dropout=0.3),
-            "thaw": straight(world, plan=UNFREEZE),
+            "unfreeze": straight(world, plan=UNFREEZE),
             "real": real_model(world),
-            "stop": one_rank_is_told_to_stop(world, folder / "run"),
-            "goes_on": goes_on(world, folder / "run"),
+            "stop": stop_signal_on_one_rank(world, folder / "run"),
+            "resumed": resume_run(world, folder / "run"),
             "nan": one_rank_has_nan(world),
             "clocks": clocks_differ(world),
             "scored": scored(world),
         }
-        (folder / f"{world.rank}.json").write_text(json.dumps(answers))
+        (folder / f"{world.rank}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

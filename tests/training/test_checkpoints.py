@@ -1,4 +1,4 @@
-"""Checkpoints: what they hold, which are kept, which is found; and a resumed run that equals one never interrupted."""
+"""Checkpoints: contents, retention and selection; a resumed run equals an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ UNFREEZING = TrainingPlan(
 
 
 def bert_run(kind: str) -> Trainer:
-    """A real model with dropout, two micro-batches a step, parts that wake within the run."""
+    """BERT with dropout, two micro-batches per step and gradual unfreezing."""
     model = pretraining_model(layers=2, dropout=0.1, attention_dropout=0.1)
     settings = config.find_kind(optimizers.FOLDER, kind).Config()
     return Trainer(model, bert_feed(4, rows=8), plan=UNFREEZING, optimizer=settings, seed=3)
@@ -59,14 +59,14 @@ def bert_run(kind: str) -> Trainer:
 def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path, kind: str) -> None:
     straight = bert_run(kind)
     losses = [step.loss.hex() for step in straight]
-    begun, found = bert_run(kind), []
+    begun, first_losses = bert_run(kind), []
     with Checkpoints(tmp_path) as checkpoints:
         for step in begun:
-            found.append(step.loss.hex())
-            if step.number in (2, 5):  # before and after parts woke
+            first_losses.append(step.loss.hex())
+            if step.number in (2, 5):  # before and after unfreezing
                 checkpoints.save(begun.state())
             if step.number == 6:
-                break  # what was learned since the checkpoint is lost
+                break  # progress since the checkpoint is discarded
     for number, at in ((5, None), (2, "step-00000005")):
         if at:
             damage(tmp_path / "checkpoints" / at / "weights.safetensors")
@@ -76,14 +76,14 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path, kind: str) -> Non
             resumed = checkpoints.resume()
             assert heir.load(resumed.state) == ()
         assert heir.steps_done == number
-        assert [*found[:number], *(step.loss.hex() for step in heir)] == losses
+        assert [*first_losses[:number], *(step.loss.hex() for step in heir)] == losses
         assert same(heir.module.state_dict(), straight.module.state_dict())
         assert same(heir.optimizer.state(), straight.optimizer.state())
         assert heir.state().progress["tokens"] == straight.state().progress["tokens"]
 
 
 def test_without_the_optimizer_state_a_resumed_run_differs() -> None:
-    """The test above can fail: a checkpoint without moments gives other losses."""
+    """The test above can fail: a checkpoint without moments gives different losses."""
     straight, begun = bert_run("adamw"), bert_run("adamw")
     losses = [step.loss.hex() for step in straight]
     for step in begun:
@@ -190,7 +190,7 @@ def test_a_damaged_checkpoint_is_skipped_and_reported(tmp_path: Path, name: str)
         assert len(resumed.skipped) == 1
         assert resumed.skipped[0].startswith("step-00000002 was skipped: ")
         assert name in resumed.skipped[0]
-        checkpoints.save(state(2))  # the run comes there again
+        checkpoints.save(state(2))  # the run reaches it again
         assert checkpoints.resume().state.step == 2
     (tmp_path / "checkpoints/step-00000001" / name).unlink()
     damage(tmp_path / "checkpoints/step-00000002" / name)
@@ -230,7 +230,7 @@ def test_checkpoints_after_the_one_resumed_from_are_removed(tmp_path: Path) -> N
 
 
 def test_a_step_is_saved_once(tmp_path: Path) -> None:
-    """At the end of a run, or when it is stopped just after a checkpoint, nothing is written again."""
+    """At the end of a run, or when stopped right after a checkpoint, it is not written again."""
     with Checkpoints(tmp_path) as checkpoints:
         path = checkpoints.save(state(1))
         before = (path / "manifest.json").stat().st_ino
@@ -248,32 +248,32 @@ def test_temporary_folders_are_removed_and_other_files_kept(tmp_path: Path) -> N
         assert names(checkpoints.folder) == ["notes.txt", "step-00000001"]
 
 
-def _second(run: Path, answers: Any) -> None:
+def _second(run: Path, messages: Any) -> None:
     try:
         with Checkpoints(run):
-            answers.put("opened")
+            messages.put("opened")
     except BertsmithError as error:
-        answers.put(str(error))
+        messages.put(str(error))
 
 
 def test_a_second_trainer_is_refused(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
-    answers = context.Queue()
+    messages = context.Queue()
     with Checkpoints(tmp_path) as checkpoints:
-        (checkpoints.folder / "step-00000002.partial").mkdir()  # that of the first: the second must not clear it away
-        child = context.Process(target=_second, args=(tmp_path, answers))
+        (checkpoints.folder / "step-00000002.partial").mkdir()  # belongs to the first: the second must not remove it
+        child = context.Process(target=_second, args=(tmp_path, messages))
         child.start()
-        assert f"another process is using {tmp_path}" in answers.get(timeout=20)
+        assert f"another process is using {tmp_path}" in messages.get(timeout=20)
         child.join()
         assert names(checkpoints.folder) == ["step-00000002.partial"]
-    child = context.Process(target=_second, args=(tmp_path, answers))
+    child = context.Process(target=_second, args=(tmp_path, messages))
     child.start()
-    assert answers.get(timeout=20) == "opened"
+    assert messages.get(timeout=20) == "opened"
     child.join()
 
 
 def test_a_saved_state_is_not_changed_by_later_steps() -> None:
-    """A state is the trainer's own tensors: a copy is what a test must take."""
+    """A state holds the trainer's own tensors: tests must copy it."""
     begun = trainer()
     next(begun), next(begun)
     kept, copied = begun.state().weights, snapshot(begun.state().weights)

@@ -1,4 +1,4 @@
-"""`compare`: several recipes on the same data, one after the other or beside each other, with the same outcome."""
+"""`compare`: several recipes on the same data, sequentially or in parallel, with the same results."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def losses(folder: Path) -> list[float]:
 def test_sequential_and_parallel_runs_agree(shards: Path, tmp_path: Path) -> None:
     chosen = chosen_recipes([*NAMES, *SMALL], recipes.find)
     assert chosen[NAMES[1]].learning_rate == 1e-2
-    told: list[str] = []
-    alone = compare(chosen, shards, tmp_path / "alone", device="cpu", quiet=True, say=told.append)
-    assert told == [f"{number} of 3: {name}" for number, name in enumerate(NAMES, 1)]
-    assert [folder.name for folder in alone] == FOLDERS
-    told.clear()
-    beside = compare(chosen, shards, tmp_path / "beside", jobs=2, device="cpu", say=told.append)
-    assert told == [f"{number} of 3: {name}: done" for number, name in enumerate(NAMES, 1)]
-    for one, other in zip(alone, beside, strict=True):
+    messages: list[str] = []
+    sequential = compare(chosen, shards, tmp_path / "alone", device="cpu", quiet=True, say=messages.append)
+    assert messages == [f"{number} of 3: {name}" for number, name in enumerate(NAMES, 1)]
+    assert [folder.name for folder in sequential] == FOLDERS
+    messages.clear()
+    beside = compare(chosen, shards, tmp_path / "beside", jobs=2, device="cpu", say=messages.append)
+    assert messages == [f"{number} of 3: {name}: done" for number, name in enumerate(NAMES, 1)]
+    for one, other_folder in zip(sequential, beside, strict=True):
         assert len(losses(one)) == 6
-        assert losses(other) == pytest.approx(losses(one), rel=1e-5)
-    first, second, _ = (losses(folder) for folder in alone)
+        assert losses(other_folder) == pytest.approx(losses(one), rel=1e-5)
+    first, second, _ = (losses(folder) for folder in sequential)
     assert first[2:] != second[2:]
     page = (tmp_path / "beside" / PAGE).read_text(encoding="utf-8")
     assert all(name in page for name in FOLDERS)
@@ -71,12 +71,12 @@ def test_finished_runs_are_not_repeated(shards: Path, tmp_path: Path) -> None:
     assert f"2 of 2: {NAMES[1]}" in first.stderr
     assert str(tmp_path / PAGE) in first.stdout.replace("\n", "")
     before = {name: (tmp_path / name / "events.jsonl").read_bytes() for name in FOLDERS[:2]}
-    again = call(*words, "--jobs", 2)
-    assert f"1 of 2: {NAMES[0]} is finished\n2 of 2: {NAMES[1]} is finished\n" in again.stderr
+    rerun = call(*words, "--jobs", 2)
+    assert f"1 of 2: {NAMES[0]} is finished\n2 of 2: {NAMES[1]} is finished\n" in rerun.stderr
     assert before == {name: (tmp_path / name / "events.jsonl").read_bytes() for name in FOLDERS[:2]}
-    told = call("compare", *NAMES[:2], *SMALL, "-d", shards, "-o", tmp_path, "--device", "cpu", "--json")
-    assert [row["run"] for row in json.loads(told.stdout)["runs"]] == FOLDERS[:2]
-    assert not told.stderr
+    messages = call("compare", *NAMES[:2], *SMALL, "-d", shards, "-o", tmp_path, "--device", "cpu", "--json")
+    assert [row["run"] for row in json.loads(messages.stdout)["runs"]] == FOLDERS[:2]
+    assert not messages.stderr
 
 
 def test_invalid_comparisons_are_refused(shards: Path, tmp_path: Path) -> None:
@@ -88,11 +88,11 @@ def test_invalid_comparisons_are_refused(shards: Path, tmp_path: Path) -> None:
     last = call("compare", *NAMES, "bert/ltr,encoder.causal=false", *SMALL, "-d", shards, "-o", tmp_path / "new")
     assert (last.returncode, last.stderr.count("\n")) == (78, 1)
     assert "bert/ltr,encoder.causal=false: causal_lm predicts the next token: it needs a causal encoder" in last.stderr
-    assert not (tmp_path / "new").exists()  # nor were the three before it begun
+    assert not (tmp_path / "new").exists()  # nor were the three before it started
     chosen = chosen_recipes(["bert/tiny", "bert-tiny,seed=1"], lambda name: recipes.find("bert/tiny"))
-    alike = {name.replace(",seed=1", ""): recipe for name, recipe in chosen.items()}
+    identical = {name.replace(",seed=1", ""): recipe for name, recipe in chosen.items()}
     with pytest.raises(ConfigError, match="two of these have the same folder name: bert/tiny, bert-tiny"):
-        compare(alike, shards, tmp_path / "new", device="cpu")
+        compare(identical, shards, tmp_path / "new", device="cpu")
     with pytest.raises(ConfigError, match="at least one recipe"):
         chosen_recipes(SMALL, recipes.find)
     assert folder_name("bert/mini,learning_rate=1e-3") == "bert-mini-learning_rate=1e-3"

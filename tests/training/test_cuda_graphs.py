@@ -1,4 +1,4 @@
-"""Replayed steps, with a graph that computes again when it is replayed: what is filled, when, and what if it fails."""
+"""CUDA graph replay with a fake graph: static inputs, recaptures and failures."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from bertsmith.types import Batch
 
 
 class Graph:
-    """As torch's: what was computed while it was recorded is computed again on the same tensors."""
+    """Fake of torch's CUDA graph: replays the recorded computation on the same tensors."""
 
-    made: ClassVar[list[Graph]] = []
+    graphed_steps: ClassVar[list[Graph]] = []
 
     def __init__(self) -> None:
         self.again: Any = None
@@ -31,7 +31,7 @@ class Graph:
 
 
 class Steps:
-    """What a trainer computes: the sum of the ids, the rates and what the host tells."""
+    """A step that sums ids, learning rates and host values."""
 
     def __init__(self) -> None:
         self.values = torch.zeros(3)
@@ -39,9 +39,9 @@ class Steps:
     def __call__(self, batches: Sequence[Batch], rates: LearningRates, host_values: HostValues) -> StepOutput:
         def compute() -> None:
             rate = next(rate for rate in rates if rate is not None)
-            held = rate.tensor if isinstance(rate, DeviceLearningRate) else rate
+            static_inputs = rate.tensor if isinstance(rate, DeviceLearningRate) else rate
             self.values.copy_(
-                torch.stack([batches[0].input_ids.sum(), torch.as_tensor(held), host_values()["seconds"]])
+                torch.stack([batches[0].input_ids.sum(), torch.as_tensor(static_inputs), host_values()["seconds"]])
             )
 
         compute()
@@ -50,7 +50,7 @@ class Steps:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> CudaGraphs:
+def graphed_steps(monkeypatch: pytest.MonkeyPatch) -> CudaGraphs:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, **how: nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -59,49 +59,57 @@ def made(monkeypatch: pytest.MonkeyPatch) -> CudaGraphs:
 
 
 def take(
-    made: CudaGraphs, step: int, *, rates: LearningRates = (0.5, 0.5), host_values: Mapping[str, float] | None = None
+    graphed_steps: CudaGraphs,
+    step: int,
+    *,
+    rates: LearningRates = (0.5, 0.5),
+    host_values: Mapping[str, float] | None = None,
 ) -> Any:
-    found = made(toy_batch(step), rates, host_values or {"seconds": float(step)})
-    return None if found is None else found.values.tolist()
+    outputs = graphed_steps(toy_batch(step), rates, host_values or {"seconds": float(step)})
+    return None if outputs is None else outputs.values.tolist()
 
 
-def test_a_step_is_captured_once_and_then_replayed(made: CudaGraphs) -> None:
-    assert [take(made, step) for step in range(WARMUP_STEPS)] == [None] * WARMUP_STEPS
+def test_a_step_is_captured_once_and_then_replayed(graphed_steps: CudaGraphs) -> None:
+    assert [take(graphed_steps, step) for step in range(WARMUP_STEPS)] == [None] * WARMUP_STEPS
     for step in range(WARMUP_STEPS, WARMUP_STEPS + 4):
         rate = 0.25 * step
-        assert take(made, step, rates=(rate, rate)) == [float(toy_batch(step).input_ids.sum()), rate, float(step)]
+        assert take(graphed_steps, step, rates=(rate, rate)) == [
+            float(toy_batch(step).input_ids.sum()),
+            rate,
+            float(step),
+        ]
     assert len(Graph.made) == 1
-    assert take(made, 5, rates=(None, 0.5)) is None  # another part learns: another recording
+    assert take(graphed_steps, 5, rates=(None, 0.5)) is None  # another trainable group: another capture
 
 
-def test_the_given_batches_are_not_changed(made: CudaGraphs) -> None:
+def test_the_given_batches_are_not_changed(graphed_steps: CudaGraphs) -> None:
     batch = toy_batch(0)
     before = batch.input_ids.clone()
     for _ in range(WARMUP_STEPS + 1):
-        made(batch, (0.5,), {"seconds": 0.0})
-    made(toy_batch(1), (0.5,), {"seconds": 0.0})
+        graphed_steps(batch, (0.5,), {"seconds": 0.0})
+    graphed_steps(toy_batch(1), (0.5,), {"seconds": 0.0})
     assert torch.equal(batch.input_ids, before)
 
 
-def test_the_number_of_captures_is_limited(made: CudaGraphs) -> None:
-    for asleep in range(cuda_graphs.MAX_GRAPHS + 2):
+def test_the_number_of_captures_is_limited(graphed_steps: CudaGraphs) -> None:
+    for frozen in range(cuda_graphs.MAX_GRAPHS + 2):
         rates = [0.5] * 8
-        rates[asleep] = None  # type: ignore[call-overload]
+        rates[frozen] = None  # type: ignore[call-overload]
         for _ in range(WARMUP_STEPS + 1):
-            found = take(made, 0, rates=rates)
-        assert found is not None
-    assert len(made._captures) == cuda_graphs.MAX_GRAPHS
-    made.forget()
-    assert take(made, 0) is None
+            outputs = take(graphed_steps, 0, rates=rates)
+        assert outputs is not None
+    assert len(graphed_steps._captures) == cuda_graphs.MAX_GRAPHS
+    graphed_steps.forget()
+    assert take(graphed_steps, 0) is None
 
 
-def test_steps_that_cannot_be_captured_run_eagerly(made: CudaGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_that_cannot_be_captured_run_eagerly(graphed_steps: CudaGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(graph: Graph, **how: object) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing\nat length")
 
     monkeypatch.setattr(torch.cuda, "graph", fail)
     for step in range(WARMUP_STEPS):
-        take(made, step)
+        take(graphed_steps, step)
     with pytest.warns(UserWarning, match="which is slower: operation not permitted when stream is capturing$"):
-        assert take(made, WARMUP_STEPS) is None
-    assert take(made, WARMUP_STEPS + 1) is None
+        assert take(graphed_steps, WARMUP_STEPS) is None
+    assert take(graphed_steps, WARMUP_STEPS + 1) is None

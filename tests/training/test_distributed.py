@@ -1,4 +1,4 @@
-"""Two ranks under torchrun are one: the same losses, gradients and weights; they stop together and resume from one."""
+"""Two ranks under torchrun equal one: losses, gradients and weights; they stop together and resume on one."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.distributed import World, join_process_group
 from bertsmith.training.signals import StopSignal
 
-pytestmark = pytest.mark.xdist_group("world")  # one process: its runs are made once
+pytestmark = pytest.mark.xdist_group("world")  # in one worker process, so that the runs are shared
 
 TESTS = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+def ranks_results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, Any]]:
     return on_two_ranks(TESTS / "training" / "ranks.py", tmp_path_factory)
 
 
 def on_two_ranks(script: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """The folder and the answers of both ranks; one start of torchrun serves all workers of this test session."""
+    """The folder and the results of both ranks; torchrun runs once per test session."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / script.stem
     folder.mkdir(exist_ok=True)
@@ -59,65 +59,65 @@ def _torchrun(script: Path, folder: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def equal(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-5) -> None:
-    assert len(found["steps"]) == len(expected["steps"])
-    for ours, theirs in zip(found["steps"], expected["steps"], strict=True):
-        assert float.fromhex(ours[0]) == pytest.approx(float.fromhex(theirs[0]), rel=1e-6)
-        assert ours[1] == pytest.approx(theirs[1], rel=1e-4)
-        assert list(ours[2:]) == list(theirs[2:])
-    for name, values in found["weights"].items():
-        apart = np.abs(np.subtract(values, expected["weights"][name]))
+def equal(results: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-5) -> None:
+    assert len(results["steps"]) == len(expected["steps"])
+    for actual_step, expected_step in zip(results["steps"], expected["steps"], strict=True):
+        assert float.fromhex(actual_step[0]) == pytest.approx(float.fromhex(expected_step[0]), rel=1e-6)
+        assert actual_step[1] == pytest.approx(expected_step[1], rel=1e-4)
+        assert list(actual_step[2:]) == list(expected_step[2:])
+    for name, values in results["weights"].items():
+        difference = np.abs(np.subtract(values, expected["weights"][name]))
         if name.endswith("attention.qkv.bias"):
-            # A key's bias shifts all scores of a query alike: its gradient is 0 but for rounding, and Adam divides that
-            # rounding by itself, so where the bias goes is noise.
-            apart = np.delete(apart, np.arange(len(apart) // 3, 2 * len(apart) // 3))
-        assert apart.max() < tolerance, name
+            # A key bias shifts all attention scores of a query equally: its gradient is rounding noise, which Adam
+            # normalizes, so the bias is noise.
+            difference = np.delete(difference, np.arange(len(difference) // 3, 2 * len(difference) // 3))
+        assert difference.max() < tolerance, name
 
 
-@pytest.mark.parametrize("case", ["straight", "thaw", "real"])
-def test_two_ranks_equal_one(both: Any, case: str) -> None:
-    _, first, second = both
+@pytest.mark.parametrize("case", ["straight", "unfreeze", "real"])
+def test_two_ranks_equal_one(ranks_results: Any, case: str) -> None:
+    _, first, second = ranks_results
     alone = {
         "straight": lambda: ranks.straight(World()),
-        "thaw": lambda: ranks.straight(World(), plan=ranks.UNFREEZE),
+        "unfreeze": lambda: ranks.straight(World(), plan=ranks.UNFREEZE),
         "real": lambda: ranks.real_model(World()),
     }[case]()
     assert first[case] == second[case], "and equal to each other bit for bit"
     equal(first[case], alone)
 
 
-def test_the_ranks_reduce_the_loss(both: Any) -> None:
+def test_the_ranks_reduce_the_loss(ranks_results: Any) -> None:
     start = trainer().module.state_dict()["table.weight"].flatten().tolist()
-    assert np.abs(np.subtract(start, both[1]["straight"]["weights"]["table.weight"])).max() > 0.1
+    assert np.abs(np.subtract(start, ranks_results[1]["straight"]["weights"]["table.weight"])).max() > 0.1
 
 
-def test_dropout_differs_between_ranks(both: Any) -> None:
-    _, first, second = both
+def test_dropout_differs_between_ranks(ranks_results: Any) -> None:
+    _, first, second = ranks_results
     assert first["dropout"] == second["dropout"]
     assert first["dropout"]["steps"] != first["straight"]["steps"]
 
 
-def test_ranks_stop_after_the_same_step(both: Any) -> None:
+def test_ranks_stop_after_the_same_step(ranks_results: Any) -> None:
     """F13: one of two ranks gets SIGTERM."""
-    _, first, second = both
+    _, first, second = ranks_results
     assert first["stop"]["done"] == second["stop"]["done"] in (5, 6)
     assert first["stop"]["stopped"]
     assert second["stop"]["stopped"]
     assert (first["stop"]["asked"], second["stop"]["asked"]) == (False, True)
 
 
-def test_ranks_resume_from_the_state_of_rank_0(both: Any) -> None:
-    _, first, second = both
+def test_ranks_resume_from_the_state_of_rank_0(ranks_results: Any) -> None:
+    _, first, second = ranks_results
     begun = first["stop"]["done"]
-    assert first["goes_on"]["begun"] == second["goes_on"]["begun"] == begun
-    assert first["goes_on"]["notes"] == []
+    assert first["resumed"]["begun"] == second["resumed"]["begun"] == begun
+    assert first["resumed"]["notes"] == []
     for rank in (first, second):
-        assert rank["goes_on"]["steps"] == rank["dropout"]["steps"][begun:], "losses equal as hex floats"
-        assert rank["goes_on"]["weights"] == rank["dropout"]["weights"]
+        assert rank["resumed"]["steps"] == rank["dropout"]["steps"][begun:], "losses equal as hex floats"
+        assert rank["resumed"]["weights"] == rank["dropout"]["weights"]
 
 
-def test_a_checkpoint_of_two_ranks_resumes_on_one(both: Any) -> None:
-    folder, first, _ = both
+def test_a_checkpoint_of_two_ranks_resumes_on_one(ranks_results: Any) -> None:
+    folder, first, _ = ranks_results
     heir = trainer()
     notes = heir.load(Checkpoints(folder / "run").resume().state)
     assert "ranks was 2, now 1" in notes
@@ -125,21 +125,21 @@ def test_a_checkpoint_of_two_ranks_resumes_on_one(both: Any) -> None:
     assert not next(heir).skipped
 
 
-def test_a_non_finite_value_on_one_rank_is_skipped_by_all(both: Any) -> None:
-    _, first, second = both
+def test_a_non_finite_value_on_one_rank_is_skipped_by_all(ranks_results: Any) -> None:
+    _, first, second = ranks_results
     assert [step[4] for step in first["nan"]["steps"]] == [False, True, False, False]
     assert [step[0] for step in first["nan"]["steps"]][1] == "nan"
     assert first["nan"]["weights"] == second["nan"]["weights"]
 
 
-def test_all_ranks_use_the_clock_of_rank_0(both: Any) -> None:
-    _, first, second = both
+def test_all_ranks_use_the_clock_of_rank_0(ranks_results: Any) -> None:
+    _, first, second = ranks_results
     assert first["clocks"]["rates"] == second["clocks"]["rates"]
     assert 3 < len(first["clocks"]["rates"]) < 30
 
 
-def test_scores_cover_all_ranks(both: Any) -> None:
-    _, first, second = both
+def test_scores_cover_all_ranks(ranks_results: Any) -> None:
+    _, first, second = ranks_results
     alone = trainer().evaluate([toy_batch(7)])
     assert first["scored"] == second["scored"]
     assert first["scored"]["counts"] == alone.counts
@@ -157,7 +157,7 @@ def test_one_process_needs_no_torch_distributed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_under_torchrun_a_second_signal_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheduler signals every process, and torchrun hands on what it got: the ranks still save before they leave."""
+    """A scheduler signals every process and torchrun forwards its signal: ranks still save before they exit."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a run")
     with StopSignal() as stopper:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`pretrain` under torchrun: a rank that dies is started again and nothing is lost; who fails says so in one line."""
+"""`pretrain` under torchrun: killed ranks are restarted without loss; failures are reported in one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertsmith.errors import ConfigError, DataError, PeerLostError
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.log import last_of_each_step, read_events
 
-pytestmark = pytest.mark.xdist_group("elastic")  # one process: its runs are made once
+pytestmark = pytest.mark.xdist_group("elastic")  # in one worker process, so that the runs are shared
 
 TESTS = Path(__file__).resolve().parent
 SMALL = ["encoder.width=32", "encoder.heads=2", "encoder.layers=2", "max_length=32", "batch_size=16"]
@@ -36,18 +36,18 @@ def losses(folder: Path) -> list[str]:
 
 
 def starts(folder: Path) -> list[int]:
-    """From which step on each attempt went."""
+    """The first step of each attempt."""
     return [event["step"] for event in read_events(folder / "events.jsonl") if event["kind"] == "start"]
 
 
 class Agent:
-    """The folder of the jobs and how each of them ended."""
+    """The folder of the jobs and the result of each."""
 
-    def __init__(self, folder: Path, answers: dict[str, Any]) -> None:
-        self.folder, self.answers = folder, answers
+    def __init__(self, folder: Path, results: dict[str, Any]) -> None:
+        self.folder, self.results = folder, results
 
-    def said(self, name: str, attempt: int, rank: int, kind: str = "err") -> list[str]:
-        """Lines of a rank that are the command's last word: no progress and no warnings of torch."""
+    def output_lines(self, name: str, attempt: int, rank: int, kind: str = "err") -> list[str]:
+        """Output lines of a rank, without progress and warnings of torch."""
         lines = (self.folder / f"{name}.{attempt}.{rank}.{kind}").read_text().splitlines()
         return [line for line in lines if line.startswith("run ") or "bertsmith: " in line or "Traceback" in line]
 
@@ -61,10 +61,10 @@ def agent(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Agent:
 
     jobs = [
         {"name": "straight", "words": words("straight")},
-        {"name": "killed", "words": words("killed"), "restarts": 1, "befalls": "killed", "step": 6},
-        {"name": "late", "words": words("late"), "restarts": 1, "befalls": "killed", "step": 6, "late": True},
-        {"name": "told", "words": words("told"), "restarts": 1, "befalls": "told", "step": 5},
-        {"name": "fails", "words": words("fails"), "befalls": "fails", "step": 5},
+        {"name": "killed", "words": words("killed"), "restarts": 1, "fault": "killed", "step": 6},
+        {"name": "late", "words": words("late"), "restarts": 1, "fault": "killed", "step": 6, "late": True},
+        {"name": "stopped", "words": words("stopped"), "restarts": 1, "fault": "stopped", "step": 5},
+        {"name": "fails", "words": words("fails"), "fault": "fails", "step": 5},
         {"name": "split", "words": words("split", "compute.fsdp=true", "compute.activation_checkpointing=true")},
         {"name": "alike", "words": words("alike", "learning_rate=-1")},
     ]
@@ -72,29 +72,29 @@ def agent(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Agent:
     command = [sys.executable, str(TESTS / "elastic_agent.py"), str(folder / "jobs.json")]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    return Agent(folder, json.loads((folder / "answers.json").read_text()))
+    return Agent(folder, json.loads((folder / "results.json").read_text()))
 
 
 def test_after_a_restart_of_a_killed_rank_nothing_is_lost(agent: Agent) -> None:
-    """Rank 1 is killed after step 6; both go on from step 4 and end with the bits of a run that nothing befell."""
+    """Rank 1 is killed after step 6; both resume from step 4 and end with the bits of an undisturbed run."""
     straight, killed = agent.folder / "straight", agent.folder / "killed"
-    assert agent.answers["straight"]["failed"] == agent.answers["killed"]["failed"] == {}
+    assert agent.results["straight"]["failed"] == agent.results["killed"]["failed"] == {}
     assert starts(straight) == [0]
     assert starts(killed) == [0, 4]
     assert len(losses(killed)) == 12
     assert losses(killed) == losses(straight)
     models = [(folder / "last" / "model.safetensors").read_bytes() for folder in (straight, killed)]
     assert models[0] == models[1]
-    assert agent.said("killed", 0, 0) == [], "who has only lost the other is ended before it complains"
+    assert agent.output_lines("killed", 0, 0) == [], "a rank that lost its peer is ended before it reports an error"
 
 
 def test_a_rank_ended_before_it_notices_a_death_is_silent(agent: Agent) -> None:
-    """The agent's signal comes in the middle of a step; what that step then fails of is no news."""
+    """The agent's signal comes in the middle of a step; the resulting error is not reported."""
     late = agent.folder / "late"
-    assert agent.answers["late"]["failed"] == {}
+    assert agent.results["late"]["failed"] == {}
     assert starts(late) == [0, 4]
     assert losses(late) == losses(agent.folder / "straight")
-    assert agent.said("late", 0, 0) == []
+    assert agent.output_lines("late", 0, 0) == []
 
 
 @pytest.mark.parametrize("when", ["on its way out", "at the end of its way", "while it waits"])
@@ -102,25 +102,25 @@ def test_a_rank_ended_before_it_notices_a_death_is_silent(agent: Agent) -> None:
 def test_a_rank_ended_while_its_error_propagates_is_silent(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str, kind: type[Exception], when: str
 ) -> None:
-    """Another has gone or has said it: torchrun's signal, whenever it comes, is neither an interrupt nor news."""
+    """After another rank has failed, torchrun's signal is neither an interrupt nor reported, whenever it comes."""
 
-    def told(moment: str) -> None:
+    def send_signal(moment: str) -> None:
         if moment == when:
             os.kill(os.getpid(), signal.SIGTERM)
 
     class Failure(kind):  # type: ignore[misc, valid-type]
         def __str__(self) -> str:
-            told("at the end of its way")
+            send_signal("at the end of its way")
             return "this rank cannot go on"
 
     def fail(**given: object) -> None:
         try:
             raise Failure("this rank cannot go on")
         finally:
-            told("on its way out")
+            send_signal("on its way out")
 
     def wait(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-        told("while it waits")
+        send_signal("while it waits")
         sleep(seconds)
 
     monkeypatch.setenv("RANK", rank)
@@ -153,43 +153,43 @@ def test_a_rank_that_is_not_ended_reports_its_error(
 
 
 def test_only_rank_0_prints_the_result(agent: Agent) -> None:
-    assert len(agent.said("straight", 0, 0, "out")) == 1
-    assert agent.said("straight", 0, 1, "out") == []
+    assert len(agent.output_lines("straight", 0, 0, "out")) == 1
+    assert agent.output_lines("straight", 0, 1, "out") == []
 
 
 def test_a_run_with_fsdp_equals_one_without(agent: Agent) -> None:
     """`compute.fsdp`, from the command to the model folder."""
     straight, split = agent.folder / "straight", agent.folder / "split"
-    assert agent.answers["split"]["failed"] == {}
-    found, expected = ([float.fromhex(loss) for loss in losses(folder)] for folder in (split, straight))
-    assert found == pytest.approx(expected, rel=1e-6)
+    assert agent.results["split"]["failed"] == {}
+    sharded, expected = ([float.fromhex(loss) for loss in losses(folder)] for folder in (split, straight))
+    assert sharded == pytest.approx(expected, rel=1e-6)
     assert losses(split) != losses(straight), "the norm is added in another order: else nothing was split"
-    ours, theirs = (load_file(folder / "last" / "model.safetensors") for folder in (split, straight))
-    assert ours.keys() == theirs.keys()
-    for name, tensor in ours.items():
-        assert float((tensor - theirs[name]).abs().max()) < (1e-2 if name.endswith("key.bias") else 1e-4), name
+    actual, expected = (load_file(folder / "last" / "model.safetensors") for folder in (split, straight))
+    assert actual.keys() == expected.keys()
+    for name, tensor in actual.items():
+        assert float((tensor - expected[name]).abs().max()) < (1e-2 if name.endswith("key.bias") else 1e-4), name
 
 
 def test_stopped_ranks_save_and_count_as_failed(agent: Agent) -> None:
-    """A signal to a rank, not to torchrun: all ranks stop together with 75, and torchrun starts them once more."""
-    (line,) = agent.said("told", 0, 0)
+    """A signal to a rank, not to torchrun: all ranks stop together with 75, and torchrun restarts them."""
+    (line,) = agent.output_lines("stopped", 0, 0)
     assert "stopped after step 6, which is saved" in line
-    assert agent.said("told", 0, 1) == []
-    assert starts(agent.folder / "told") == [0, 6]
-    assert losses(agent.folder / "told") == losses(agent.folder / "straight")
+    assert agent.output_lines("stopped", 0, 1) == []
+    assert starts(agent.folder / "stopped") == [0, 6]
+    assert losses(agent.folder / "stopped") == losses(agent.folder / "straight")
 
 
 def test_a_rank_that_fails_alone_reports_it_alone(agent: Agent) -> None:
-    assert agent.answers["fails"]["failed"] == {"1": DataError.exit_code}
-    assert agent.said("fails", 0, 1) == ["bertsmith: rank 1: the shards of rank 1 are damaged"]
-    assert agent.said("fails", 0, 0) == []
+    assert agent.results["fails"]["failed"] == {"1": DataError.exit_code}
+    assert agent.output_lines("fails", 0, 1) == ["bertsmith: rank 1: the shards of rank 1 are damaged"]
+    assert agent.output_lines("fails", 0, 0) == []
 
 
 def test_a_common_error_is_reported_once(agent: Agent) -> None:
-    assert agent.answers["alike"]["failed"] == {"0": ConfigError.exit_code}
-    (line,) = agent.said("alike", 0, 0)
+    assert agent.results["alike"]["failed"] == {"0": ConfigError.exit_code}
+    (line,) = agent.output_lines("alike", 0, 0)
     assert "learning_rate=-1 must be at least 0" in line
-    assert agent.said("alike", 0, 1) == []
+    assert agent.output_lines("alike", 0, 1) == []
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def rank_of(agent: subprocess.Popen[str], rank: int) -> int:
             child = f"\nPPid:\t{agent.pid}\n" in (path / "status").read_text()
             if child and f"RANK={rank}".encode() in (path / "environ").read_bytes().split(b"\0"):
                 return int(path.name)
-        except OSError:  # gone meanwhile
+        except OSError:  # exited meanwhile
             continue
     raise AssertionError(f"there is no rank {rank}")
 
@@ -254,12 +254,12 @@ def test_a_stopped_torchrun_restarts_nothing(torchrun: Callable[[Path], subproce
     stopped = torchrun(tmp_path / "run")
     wait_for_step(tmp_path / "run", 50)
     stopped.send_signal(signal.SIGTERM)
-    _, said = stopped.communicate(timeout=120)
+    _, output_lines = stopped.communicate(timeout=120)
     assert stopped.returncode != 0
-    assert said.count("which is saved: the same command resumes from there") == 1
+    assert output_lines.count("which is saved: the same command resumes from there") == 1
     assert starts(tmp_path / "run") == [0]
     steps = last_of_each_step(read_events(tmp_path / "run" / "events.jsonl"), "step")
-    with Checkpoints(tmp_path / "run") as checkpoints:  # and the folder is free
+    with Checkpoints(tmp_path / "run") as checkpoints:  # and the folder is unlocked
         state = checkpoints.resume().state
     assert state is not None
     assert state.step == steps[-1]["step"], "not a step was lost"

@@ -1,4 +1,4 @@
-"""`finetune` end to end at the smallest size: every kind of task is learned; a stopped run ends with the same bits."""
+"""`finetune` end to end at the smallest size: every kind of task; a stopped and resumed run has the same bits."""
 
 from __future__ import annotations
 
@@ -63,22 +63,22 @@ HARDER = {"pairs": ["epochs=30"], "choice": ["epochs=20"], "qa": ["epochs=12"]}
 @pytest.mark.parametrize("kind", CHANCE)
 def test_every_kind_of_task_can_be_fine_tuned(kind: str, model: Path, tmp_path: Path) -> None:
     tuning = tuning_of(kind, model, tmp_path, *HARDER.get(kind, []), count=128)
-    found = finetune(tuning, tmp_path / "run", device="cpu", quiet=True)
-    assert found[f"score/{found['main']}"] > CHANCE[kind] + 0.25, found
+    results = finetune(tuning, tmp_path / "run", device="cpu", quiet=True)
+    assert results[f"score/{results['main']}"] > CHANCE[kind] + 0.25, results
     events = read_events(tmp_path / "run" / "events.jsonl")
-    best = max(event[f"score/{found['main']}"] for event in events if event["kind"] == "evaluation")
-    kept = next(event for event in events if event["kind"] == "evaluation" and event["step"] == found["best_step"])
-    assert kept[f"score/{found['main']}"] == best
+    best = max(event[f"score/{results['main']}"] for event in events if event["kind"] == "evaluation")
+    kept = next(event for event in events if event["kind"] == "evaluation" and event["step"] == results["best_step"])
+    assert kept[f"score/{results['main']}"] == best
 
 
 def test_the_no_answer_threshold_is_saved_with_the_model(model: Path, tmp_path: Path) -> None:
     tuning = tuning_of("qa", model, tmp_path, "epochs=2", "task.rules=2.0")
     finetune(tuning, tmp_path / "run", device="cpu", quiet=True)
-    found, tokenizer, _ = open_model(tmp_path / "run" / "last")
+    results, tokenizer, _ = open_model(tmp_path / "run" / "last")
     task = build_task(tuning)
     examples = task.examples("dev")
-    said = predict(found, task, examples, tokenizer, length=32)
-    assert found.objectives["span"].config.no_answer == pytest.approx(task.threshold(examples, said))
+    output = predict(results, task, examples, tokenizer, length=32)
+    assert results.objectives["span"].config.no_answer == pytest.approx(task.threshold(examples, output))
 
 
 def losses(folder: Path) -> list[str]:
@@ -91,8 +91,8 @@ def test_a_resumed_run_is_bit_identical(model: Path, tmp_path: Path) -> None:
     kept = tmp_path / "whole" / "checkpoints"
     middle = sorted(kept.iterdir())[0]
     finetune(tuning, tmp_path / "again", device="cpu", quiet=True, resume=str(middle))
-    done = int(middle.name.removeprefix("step-"))
-    assert losses(tmp_path / "again") == losses(tmp_path / "whole")[done:]
+    steps_done = int(middle.name.removeprefix("step-"))
+    assert losses(tmp_path / "again") == losses(tmp_path / "whole")[steps_done:]
     for name in ("best", "last"):
         weights = [(tmp_path / run / name / "model.safetensors").read_bytes() for run in ("whole", "again")]
         assert weights[0] == weights[1]
@@ -109,7 +109,7 @@ def test_a_lean_run_writes_only_its_log_and_best_model(
     assert not (tmp_path / "lean" / "last").exists()
     best = [(tmp_path / run / "best" / "model.safetensors").read_bytes() for run in ("whole", "lean")]
     assert best[0] == best[1]
-    # who is stopped, or learns for long, has what it learned
+    # a stopped or long run has checkpoints
     answer = finetuning.predict
 
     def stops(*given: Any, **how: Any) -> Any:
@@ -137,8 +137,8 @@ def test_a_sweep_keeps_the_best_model_and_repeats_nothing(model: Path, tmp_path:
     assert first["kept"]["learning_rate"] == 3e-3
     assert first["learning_rates"][0]["mean"] > first["learning_rates"][1]["mean"] + 0.2
     marks = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").glob("rate-*/events.jsonl")}
-    again = json.loads(call(*words).stdout)
-    assert again["kept"] == first["kept"]
+    rerun = json.loads(call(*words).stdout)
+    assert rerun["kept"] == first["kept"]
     assert {path: path.stat().st_mtime_ns for path in marks} == marks
     kept = Path(first["kept"]["run"]) / "best" / "model.safetensors"
     assert (tmp_path / "s" / "best" / "model.safetensors").read_bytes() == kept.read_bytes()
@@ -148,7 +148,7 @@ def test_a_sweep_keeps_the_best_model_and_repeats_nothing(model: Path, tmp_path:
 def test_parallel_and_sequential_sweeps_agree(
     processes: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # of the processes: as many as here
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # threads of the processes: as many as here
     if not processes:  # which are slow to start
         monkeypatch.setattr(
             sweeping, "ordered_map", lambda run, parts, **how: (run(pickle.loads(pickle.dumps(one))) for one in parts)
@@ -161,31 +161,31 @@ def test_parallel_and_sequential_sweeps_agree(
     assert two["learning_rates"] == one["learning_rates"]
     weights = [(tmp_path / name / "best" / "model.safetensors").read_bytes() for name in ("one", "two")]
     assert weights[0] == weights[1]
-    assert len(list((tmp_path / "two").glob("lr-*/best"))) == 1  # of the others the model is gone
-    monkeypatch.setattr(sweeping, "finetune", None)  # what is finished is read, not prepared again
+    assert len(list((tmp_path / "two").glob("lr-*/best"))) == 1  # the models of the others are removed
+    monkeypatch.setattr(sweeping, "finetune", None)  # finished runs are read, not prepared again
     monkeypatch.setattr(sweeping, "prepare", None)
     assert sweeping.sweep(tuning, tmp_path / "two", jobs=2, **how) == two
 
 
 def test_an_interrupted_sweep_ends_its_workers(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also between two results, when it does not wait for them."""
+    """Also between two results, when it is not waiting for them."""
     ended = []
 
-    def beside(run: Any, parts: list[Any], **how: Any) -> Iterator[None]:
+    def run_in_workers(run: Any, parts: list[Any], **how: Any) -> Iterator[None]:
         try:
             yield from [None] * len(parts)
         finally:
             ended.append(how["workers"])
 
-    def comes(*given: Any) -> bool:
+    def interrupt(*given: Any) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sweeping, "ordered_map", beside)
-    monkeypatch.setattr(sweeping, "is_finished", comes)
+    monkeypatch.setattr(sweeping, "ordered_map", run_in_workers)
+    monkeypatch.setattr(sweeping, "is_finished", interrupt)
     tuning = tuning_of("classification", model, tmp_path)
-    with pytest.raises(KeyboardInterrupt) as found:  # whose frames live on
+    with pytest.raises(KeyboardInterrupt) as results:  # which keeps frames alive
         sweeping.sweep(tuning, tmp_path / "s", learning_rates=[1e-3], seeds=3, jobs=2, device="cpu", quiet=True)
-    assert found.value
+    assert results.value
     assert ended == [2]
 
 
@@ -213,7 +213,7 @@ def test_an_epoch_has_every_sample_once() -> None:
     order = SampleOrder(10, seed=3)
     taken = order.take(0, 30)
     for epoch in range(3):
-        assert sorted(number for turn, number in taken if turn == epoch) == list(range(10))
+        assert sorted(number for taken_in, number in taken if taken_in == epoch) == list(range(10))
     assert [number for _, number in taken[:10]] != [number for _, number in taken[10:20]]
     assert order.take(17, 5) == taken[17:22]
 
@@ -222,14 +222,14 @@ def test_batches_by_length_hold_every_sample_once(model: Path, tmp_path: Path) -
     tuning = tuning_of("choice", model, tmp_path)
     task = build_task(tuning)
     _, tokenizer, _ = open_with_head(tuning, task)
-    asked = task.rows(task.examples("dev"), tokenizer, max_length=32)
-    seen: list[int] = []
-    for numbers, batch in batches_by_length(asked, "choose", length=32, padding_id=0, max_tokens=200):
+    features = task.rows(task.examples("dev"), tokenizer, max_length=32)
+    sample_ids: list[int] = []
+    for numbers, batch in batches_by_length(features, "choose", length=32, padding_id=0, max_tokens=200):
         assert batch.input_ids.numel() <= 400
-        assert len(batch.cls_positions) == sum(len(asked[number].rows) for number in numbers)
-        seen += numbers
-    assert sorted(seen) == list(range(len(asked)))
-    unknown = make_batch([config.dataclasses.replace(asked[0], target=None)], "choose", length=32, padding_id=0)
+        assert len(batch.cls_positions) == sum(len(features[number].rows) for number in numbers)
+        sample_ids += numbers
+    assert sorted(sample_ids) == list(range(len(features)))
+    unknown = make_batch([config.dataclasses.replace(features[0], target=None)], "choose", length=32, padding_id=0)
     assert np.all(unknown.labels["choose"].numpy() == IGNORE_INDEX)
 
 
@@ -238,8 +238,8 @@ def test_dropout_is_that_of_the_model_folder_by_default(model: Path, tmp_path: P
     task = build_task(tuning)
     usual, _, _ = open_with_head(tuning, task)
     other, tokenizer, _ = open_with_head(config.override(tuning, ["dropout=0.3"]), task)
-    said = usual.encoder.config
-    assert other.encoder.config == replace(said, dropout=0.3, attention_dropout=0.3) != said
+    output = usual.encoder.config
+    assert other.encoder.config == replace(output, dropout=0.3, attention_dropout=0.3) != output
     blocks = other.encoder.get_submodule("blocks").children()
     assert {0.3} == {share for block in blocks for share in (block.dropout.p, block.attention.dropout)}
     save_model(other, tokenizer, tmp_path / "saved")
@@ -270,19 +270,19 @@ def test_bad_input(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="do not divide steps of 16"):
         finetune(config.override(tuning, ["micro_batch_size=5"]), tmp_path / "r", device="cpu", quiet=True)
     one = ["finetune", model, "-t", "classification", "-o", tmp_path / "r", "--device", "cpu"]
-    done = call(*one, "--learning-rates", "fast")
-    assert (done.returncode, "comma-separated numbers" in done.stderr) == (78, True)
-    done = call(*one, "--seeds", "2", "--resume", "never")
-    assert (done.returncode, "--resume is for a single run" in done.stderr) == (2, True)
-    done = call("finetune", model, "-t", "classificaton", "-o", tmp_path / "r", "--device", "cpu")
-    assert (done.returncode, "did you mean classification?" in done.stderr) == (78, True)
+    process = call(*one, "--learning-rates", "fast")
+    assert (process.returncode, "comma-separated numbers" in process.stderr) == (78, True)
+    process = call(*one, "--seeds", "2", "--resume", "never")
+    assert (process.returncode, "--resume is for a single run" in process.stderr) == (2, True)
+    process = call("finetune", model, "-t", "classificaton", "-o", tmp_path / "r", "--device", "cpu")
+    assert (process.returncode, "did you mean classification?" in process.stderr) == (78, True)
 
 
 @pytest.mark.parametrize(
     ("peak", "compute", "capturable", "expected"),
     [
         (1e15, ComputeConfig(), True, (True, False)),
-        (1e10, ComputeConfig(), True, (True, True)),  # there are so many of them that compiling pays
+        (1e10, ComputeConfig(), True, (True, True)),  # enough steps for compilation to pay off
         (1e6, ComputeConfig(), True, (False, None)),  # steps are long
         (1e15, ComputeConfig(), False, (False, None)),
         (1e15, ComputeConfig(cuda_graphs=True), False, (False, None)),
@@ -304,9 +304,9 @@ def test_cuda_graphs_and_compilation_follow_the_step_time(
     model = Model.build(bert.Config.size("tiny", vocab_size=30), [classify.Config(labels=("a", "b"))])
     how = {"shape": (4, 8, 1), "length": 64, "steps": 10_000, "batch_size": 8}
     here = SimpleNamespace(world=World(device=torch.device("cuda")), micro_batch_size=8, **how)
-    found = finetuning.resolve_compute(compute, model, here, capturable=capturable)
-    assert (found.cuda_graphs, found.compile) == expected
-    here.micro_batch_size = 4  # steps of two forwards are not replayed
+    results = finetuning.resolve_compute(compute, model, here, capturable=capturable)
+    assert (results.cuda_graphs, results.compile) == expected
+    here.micro_batch_size = 4  # steps with two forward passes are not replayed
     assert finetuning.resolve_compute(compute, model, here, capturable=capturable).compile == compute.compile
     here.world = World()
     assert finetuning.resolve_compute(compute, model, here, capturable=capturable).cuda_graphs is False

@@ -1,4 +1,4 @@
-"""What a token costs, against sums by hand."""
+"""FLOPs per token against manual sums."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ def test_flops_of_a_generator_and_its_head() -> None:
         model = Model.build(config, [replaced_token.Config(generator_width=0.25)])
 
     def blocks(width: int) -> int:
-        return 3 * (12 * width**2 + 2 * 64 * width)  # four matrices of attention, eight of feed-forward, its products
+        return 3 * (
+            12 * width**2 + 2 * 64 * width
+        )  # four attention matrices, eight of feed-forward, attention products
 
     encoder = 128 * 256 + blocks(256)
     generator = 128 * 64 + blocks(64)
-    judging, words = 256**2 + 256, 64 * 128 + 1000 * 128
-    found = flops_per_token(model, length=64, labels={"masked_lm": 0.15, "replaced_token": 0.5})
-    assert found == pytest.approx(6 * (encoder + generator + 0.5 * judging + 0.15 * words))
+    discriminator, words = 256**2 + 256, 64 * 128 + 1000 * 128
+    flops = flops_per_token(model, length=64, labels={"masked_lm": 0.15, "replaced_token": 0.5})
+    assert flops == pytest.approx(6 * (encoder + generator + 0.5 * discriminator + 0.15 * words))

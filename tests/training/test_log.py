@@ -1,4 +1,4 @@
-"""The log: every event at once, numbers exact, torn lines left out, nothing written into the middle of another."""
+"""The log: events are written immediately, numbers are exact, torn lines are dropped, lines are not interleaved."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bertsmith.training.log import EventLog, last_of_each_step, read_events
 
 
 def test_events_are_read_as_written(tmp_path: Path) -> None:
-    made, path = trainer(), tmp_path / "events.jsonl"
+    toy_trainer, path = trainer(), tmp_path / "events.jsonl"
     steps = []
     with EventLog(path, clock=lambda: 12.3456) as log:
-        for step in made:
+        for step in toy_trainer:
             log.write("step", **step.metrics())
             steps.append(step)
             assert len(read_events(path)) == step.number, "a kill now loses nothing"
@@ -70,8 +70,8 @@ def test_the_later_event_of_a_repeated_step_counts(tmp_path: Path) -> None:
         for step, loss in ((1, 5.0), (2, 4.0), (3, 3.0), (2, 4.5), (3, 3.5), (4, 2.5)):
             log.write("step", step=step, loss=loss)
             log.write("held_out", step=step, loss=9.0)
-    found = last_of_each_step(read_events(tmp_path / "log"), "step")
-    assert [(event["step"], event["loss"]) for event in found] == [(1, 5.0), (2, 4.5), (3, 3.5), (4, 2.5)]
+    events = last_of_each_step(read_events(tmp_path / "log"), "step")
+    assert [(event["step"], event["loss"]) for event in events] == [(1, 5.0), (2, 4.5), (3, 3.5), (4, 2.5)]
 
 
 def test_a_full_disk_is_named_and_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

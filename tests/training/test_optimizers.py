@@ -1,4 +1,4 @@
-"""Optimisers equal their closed forms; every one of them skips, sleeps and goes on as the contract says."""
+"""Optimizers equal their closed forms; all of them skip, freeze and resume as the contract requires."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ def gradients(weights: list[Weight], seed: int) -> dict[str, Tensor]:
 
 
 def history(weights: list[Weight], steps: int, divisor: float) -> Iterator[tuple[int, float, dict[str, Tensor]]]:
-    """(step, rate, gradients as they count) with rates that change."""
+    """(step, learning rate, gradients in double precision) with changing learning rates."""
     for step in range(steps):
-        found = gradients(weights, seed=step)
-        yield step, 0.01 * (1 + step % 3), {name: value / divisor for name, value in found.items()}
+        grads = gradients(weights, seed=step)
+        yield step, 0.01 * (1 + step % 3), {name: value / divisor for name, value in grads.items()}
 
 
 def exact(weights: list[Weight]) -> dict[str, Tensor]:
     return {weight.name: weight.tensor.detach().double().clone() for weight in weights}
 
 
-def furthest(weights: list[Weight], expected: dict[str, Tensor]) -> float:
+def max_difference(weights: list[Weight], expected: dict[str, Tensor]) -> float:
     return max(float((weight.tensor.detach().double() - expected[weight.name]).abs().max()) for weight in weights)
 
 
 def test_bert_adam_equals_the_closed_form_of_googles_code() -> None:
-    """SPEC §2.1, §3.9: to 1e-6 over 20 steps, at a rate that is a hundred times BERT's."""
+    """SPEC §2.1, §3.9: to 1e-6 over 20 steps, at a hundred times BERT's learning rate."""
     weights = toy_weights()
-    ours, made = exact(weights), bert_adam.Config().build(weights)
-    first = {name: torch.zeros_like(value) for name, value in ours.items()}
-    second = {name: torch.zeros_like(value) for name, value in ours.items()}
-    for _, rate, found in history(weights, 20, divisor=2.0):
+    actual, made = exact(weights), bert_adam.Config().build(weights)
+    first = {name: torch.zeros_like(value) for name, value in actual.items()}
+    second = {name: torch.zeros_like(value) for name, value in actual.items()}
+    for _, rate, grads in history(weights, 20, divisor=2.0):
         for weight in weights:
-            name, value = weight.name, found[weight.name]
+            name, value = weight.name, grads[weight.name]
             first[name] = 0.9 * first[name] + 0.1 * value
             second[name] = 0.999 * second[name] + 0.001 * value**2
             decay = 0.0 if "bias" in name or "middle.2" in name else 0.01
-            ours[name] -= rate * (first[name] / (second[name].sqrt() + 1e-6) + decay * ours[name])
+            actual[name] -= rate * (first[name] / (second[name].sqrt() + 1e-6) + decay * actual[name])
         made.step([rate] * 3, divisor=torch.tensor(2.0), skip=ZERO)
-    assert furthest(weights, ours) < 1e-6
-    assert furthest(toy_weights(), ours) > 0.1
+    assert max_difference(weights, actual) < 1e-6
+    assert max_difference(toy_weights(), actual) > 0.1
 
 
 def test_adamw_equals_torch() -> None:
@@ -73,16 +73,16 @@ def test_adamw_equals_torch() -> None:
     decayed = [weight.tensor for weight in other if weight.tensor.ndim == 2]
     rest = [weight.tensor for weight in other if weight.tensor.ndim == 1]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
-    theirs = torch.optim.AdamW(groups, betas=(0.8, 0.98), eps=1e-8, foreach=False)
+    reference = torch.optim.AdamW(groups, betas=(0.8, 0.98), eps=1e-8, foreach=False)
     for _, rate, _ in history(weights, 20, divisor=1.0):
-        for mine, twin in zip(weights, other, strict=True):
-            twin.tensor.grad = mine.tensor.grad.clone()
-        for group in theirs.param_groups:
+        for own, twin in zip(weights, other, strict=True):
+            twin.tensor.grad = own.tensor.grad.clone()
+        for group in reference.param_groups:
             group["lr"] = rate
-        theirs.step()
+        reference.step()
         made.step([rate] * 3, divisor=ONE, skip=ZERO)
-    assert furthest(weights, exact(other)) < 1e-6
-    assert furthest(toy_weights(), exact(other)) > 0.1
+    assert max_difference(weights, exact(other)) < 1e-6
+    assert max_difference(toy_weights(), exact(other)) > 0.1
 
 
 def test_lamb_equals_its_closed_form() -> None:
@@ -91,47 +91,47 @@ def test_lamb_equals_its_closed_form() -> None:
     with torch.no_grad():
         model.heads["long"].weight.zero_()
     weights = toy_weights(model)
-    ours, made = exact(weights), lamb.Config().build(weights)
-    first = {name: torch.zeros_like(value) for name, value in ours.items()}
-    second = {name: torch.zeros_like(value) for name, value in ours.items()}
-    for step, rate, found in history(weights, 20, divisor=4.0):
+    actual, made = exact(weights), lamb.Config().build(weights)
+    first = {name: torch.zeros_like(value) for name, value in actual.items()}
+    second = {name: torch.zeros_like(value) for name, value in actual.items()}
+    for step, rate, grads in history(weights, 20, divisor=4.0):
         for weight in weights:
-            name, value = weight.name, found[weight.name]
+            name, value = weight.name, grads[weight.name]
             first[name] = 0.9 * first[name] + 0.1 * value
             second[name] = 0.999 * second[name] + 0.001 * value**2
             update = first[name] / (second[name].sqrt() + 1e-6)
             ratio = 1.0
             if value.ndim == 2:
-                update = update + 0.01 * ours[name]
-                norms = float(ours[name].norm()), float(update.norm())
+                update = update + 0.01 * actual[name]
+                norms = float(actual[name].norm()), float(update.norm())
                 ratio = norms[0] / norms[1] if all(norms) else 1.0
                 assert (ratio == 1) == (step == 0 and name == "heads.long.weight")
-            ours[name] -= ratio * rate * update
+            actual[name] -= ratio * rate * update
         made.step([rate] * 3, divisor=torch.tensor(4.0), skip=ZERO)
-    assert furthest(weights, ours) < 2e-6
-    assert furthest(toy_weights(model), ours) < 2e-6
-    assert furthest(toy_weights(), ours) > 0.1
+    assert max_difference(weights, actual) < 2e-6
+    assert max_difference(toy_weights(model), actual) < 2e-6
+    assert max_difference(toy_weights(), actual) > 0.1
 
 
 @pytest.mark.parametrize("shape", [(5, 32, 32), (3, 96, 32), (4, 32, 128)])
 def test_muon_makes_matrices_nearly_orthogonal(shape: tuple[int, ...]) -> None:
     matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    found = muon.orthogonal(matrices)
-    values = torch.linalg.svdvals(found)[
+    orthogonal = muon.orthogonal(matrices)
+    values = torch.linalg.svdvals(orthogonal)[
         torch.linalg.svdvals(matrices / matrices.norm(dim=(1, 2), keepdim=True)) > 1e-3
     ]
     assert values.numel() > 0.99 * shape[0] * min(shape[1:])
     assert values.min() > 0.84
     assert values.max() < 1.15
     left, _, right = torch.linalg.svd(matrices, full_matrices=False)
-    cosines = (found * (left @ right)).sum((1, 2)) / found.norm(dim=(1, 2)) / (left @ right).norm(dim=(1, 2))
+    cosines = (orthogonal * (left @ right)).sum((1, 2)) / orthogonal.norm(dim=(1, 2)) / (left @ right).norm(dim=(1, 2))
     assert cosines.min() > 0.98
     alone = torch.cat([muon.orthogonal(matrix[None]) for matrix in matrices])
-    assert torch.allclose(found, alone, atol=1e-5)
+    assert torch.allclose(orthogonal, alone, atol=1e-5)
 
 
 class Tower(nn.Module):
-    """Tables, three middle parts of which two are alike, a head."""
+    """Embeddings, three inner layers, two of them of the same shape, and a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,19 +153,19 @@ def test_muon_moves_inner_matrices_by_their_orthogonal_momentum_and_the_rest_by_
     twin = [weight for weight in Tower().weights() if not weight.inner]
     made = muon.Config(weight_decay=0.1).build(weights)
     adam = adamw.Config(betas=(0.9, 0.98), weight_decay=0.1).build(twin)
-    ours = {name: value for name, value in exact(weights).items() if name in inner}
-    kept = {name: torch.zeros_like(value) for name, value in ours.items()}
-    for _, rate, found in history(weights, 5, divisor=2.0):
+    actual = {name: value for name, value in exact(weights).items() if name in inner}
+    kept = {name: torch.zeros_like(value) for name, value in actual.items()}
+    for _, rate, grads in history(weights, 5, divisor=2.0):
         for weight in twin:
-            weight.tensor.grad = found[weight.name].float() * 2
+            weight.tensor.grad = grads[weight.name].float() * 2
         for name in inner:
-            kept[name] = 0.95 * kept[name] + found[name]
-            turned = muon.orthogonal((found[name] + 0.95 * kept[name])[None])[0]
-            ours[name] = (1 - rate * 0.1) * ours[name] - rate * 0.2 * max(turned.shape) ** 0.5 * turned
+            kept[name] = 0.95 * kept[name] + grads[name]
+            direction = muon.orthogonal((grads[name] + 0.95 * kept[name])[None])[0]
+            actual[name] = (1 - rate * 0.1) * actual[name] - rate * 0.2 * max(direction.shape) ** 0.5 * direction
         adam.step([rate] * 5, divisor=torch.tensor(2.0), skip=ZERO)
         made.step([rate] * 5, divisor=torch.tensor(2.0), skip=ZERO)
-    assert furthest([weight for weight in weights if weight.inner], ours) < 1e-5
-    assert furthest([weight for weight in weights if not weight.inner], exact(twin)) < 1e-6
+    assert max_difference([weight for weight in weights if weight.inner], actual) < 1e-5
+    assert max_difference([weight for weight in weights if not weight.inner], exact(twin)) < 1e-6
 
 
 class Stack(nn.Linear):
@@ -173,22 +173,22 @@ class Stack(nn.Linear):
 
 
 def test_muon_splits_stacked_matrices() -> None:
-    """Queries, keys and values; the halves of a gated layer: a weight of two is two weights."""
+    """Queries, keys and values, and the halves of a gated layer, are orthogonalized separately."""
     parts = [nn.Linear(1, 1), Stack(8, 32, bias=False), nn.Linear(1, 1)]
     halves = [nn.Linear(1, 1), nn.ModuleList(nn.Linear(8, 16, bias=False) for _ in range(2)), nn.Linear(1, 1)]
-    others = optimizers.weights_of(dict(nn.ModuleList(halves).named_parameters()), halves)
+    remaining = optimizers.weights_of(dict(nn.ModuleList(halves).named_parameters()), halves)
     whole = optimizers.weights_of(dict(nn.ModuleList(parts).named_parameters()), parts)
     assert [weight.stacked for weight in whole if weight.inner] == [2]
     for apart in (True, False):
         inner, *both = parts[1].weight, *halves[1].parameters()
-        for ours, theirs in zip(inner.detach().chunk(2), both, strict=True):
-            theirs.data.copy_(ours)
-        made, one_by_one = muon.Config(split_stacked=apart).build(whole), muon.Config().build(others)
+        for actual, reference in zip(inner.detach().chunk(2), both, strict=True):
+            reference.data.copy_(actual)
+        made, separately = muon.Config(split_stacked=apart).build(whole), muon.Config().build(remaining)
         for step in range(3):
             gradients(whole, seed=step)
             for weight, part in zip(both, inner.grad.chunk(2), strict=True):
                 weight.grad = part.clone()
-            for each in (made, one_by_one):
+            for each in (made, separately):
                 each.step([0.1] * 3, divisor=ONE, skip=ZERO)
         assert torch.allclose(inner, torch.cat(both), atol=1e-5) == apart
 
@@ -204,12 +204,12 @@ def test_attention_and_gated_layers_declare_stacked_matrices() -> None:
     )
     parts = [nn.Linear(1, 1), block, nn.Linear(1, 1)]
     weights = optimizers.weights_of(dict(nn.ModuleList(parts).named_parameters()), parts)
-    found = {weight.name.removeprefix("1."): weight.stacked for weight in weights if weight.stacked > 1}
-    assert found == {"attention.qkv.weight": 3, "gated.expand.weight": 2}
+    updated = {weight.name.removeprefix("1."): weight.stacked for weight in weights if weight.stacked > 1}
+    assert updated == {"attention.qkv.weight": 3, "gated.expand.weight": 2}
 
 
 def test_muon_updates_have_the_rms_of_adamw() -> None:
-    """Root mean square 0.2 · rate, about, for a matrix of any shape: one rate serves both."""
+    """RMS of about 0.2 · learning rate for a matrix of any shape, so that one learning rate suits both."""
     for shape in ((64, 64), (256, 64)):
         parts = [nn.Linear(1, 1), nn.Linear(shape[1], shape[0], bias=False), nn.Linear(1, 1)]
         weights = optimizers.weights_of(dict(nn.ModuleList(parts).named_parameters()), parts)
@@ -265,17 +265,17 @@ class TestEveryOptimizer:
 
     def test_a_restored_optimizer_continues(self, kind: str) -> None:
         model, twin = Tower(), Tower()
-        weights, others = model.weights(), twin.weights()
+        weights, remaining = model.weights(), twin.weights()
         made = build(kind, weights)
         rates = [None, 0.1, 0.1, 0.05, 0.1]
         for step in range(3):
             gradients(weights, seed=step)
             made.step(rates, divisor=ONE, skip=ZERO)
         twin.load_state_dict(model.state_dict())
-        heir = build(kind, others)
+        heir = build(kind, remaining)
         heir.load(snapshot(made.state()))
         for step in range(3, 6):
-            for group, each in ((weights, made), (others, heir)):
+            for group, each in ((weights, made), (remaining, heir)):
                 gradients(group, seed=step)
                 each.step([0.1] * 5, divisor=ONE, skip=ZERO)
         assert same(twin.state_dict(), model.state_dict())
@@ -319,8 +319,8 @@ class TestEveryOptimizer:
             assert length == pytest.approx(lengths[0][name] * (0.5 if name.startswith("parts.1.") else 1), rel=1e-4)
 
     def test_the_tensor_of_a_device_learning_rate_counts(self, kind: str) -> None:
-        """As a replayed step needs it: the number of the step that was recorded is another one."""
-        found = []
+        """As in a replayed CUDA graph, whose recorded learning rate is that of another step."""
+        updated = []
         for held in (False, True):
             weights = toy_weights()
             made, tensor = build(kind, weights), torch.zeros(())
@@ -329,8 +329,8 @@ class TestEveryOptimizer:
                 rates = [DeviceLearningRate(9.0, tensor)] * 3 if held else [rate] * 3
                 tensor.fill_(rate)
                 made.step(rates, divisor=ONE, skip=ZERO)
-            found.append(snapshot({weight.name: weight.tensor for weight in weights}))
-        assert same(*found)
+            updated.append(snapshot({weight.name: weight.tensor for weight in weights}))
+        assert same(*updated)
 
     def test_wrong_settings(self, kind: str) -> None:
         module = config.find_kind(optimizers.FOLDER, kind)
@@ -340,7 +340,7 @@ class TestEveryOptimizer:
 
 
 def test_bias_correction_counts_from_the_first_update_of_a_group() -> None:
-    """Adam's first corrected update is as long as the rate, whatever the gradient."""
+    """Adam's first bias-corrected update has the size of the learning rate, whatever the gradient."""
     model = Tower()
     weights = model.weights()
     made = adamw.Config(weight_decay=0.0).build(weights)
@@ -354,7 +354,7 @@ def test_bias_correction_counts_from_the_first_update_of_a_group() -> None:
     assert torch.allclose(moved, torch.full_like(moved, 0.1), rtol=1e-3)
 
 
-def test_there_are_four_optimizers() -> None:
+def test_all_optimizers_are_registered() -> None:
     assert KINDS == ["adamw", "bert_adam", "lamb", "muon"]
 
 

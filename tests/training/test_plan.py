@@ -15,82 +15,82 @@ KINDS = get_args(ScheduleKind)
 STEPS = (0, 1, 99, 100, 101, 500, 999)
 
 
-def rates(made: Any, at: tuple[int, ...], **how: Any) -> list[float]:
-    plan = TrainingPlan(schedule=made, **how)
+def rates(built_plan: Any, at: tuple[int, ...], **how: Any) -> list[float]:
+    plan = TrainingPlan(schedule=built_plan, **how)
     return [plan.learning_rate * plan.factor(plan.progress(step, seconds=0.0)) for step in at]
 
 
-def test_googles_rates() -> None:
+def test_googles_learning_rates() -> None:
     """SPEC §2.1: from step 0, with the jump after the warm-up."""
-    found = rates(Schedule("bert"), STEPS, learning_rate=1e-4, steps=1000, warmup=0.1)
-    assert found == pytest.approx([0, 1e-6, 9.9e-5, 9.0e-5, 8.99e-5, 5e-5, 1e-7], rel=1e-12)
+    factors = rates(Schedule("bert"), STEPS, learning_rate=1e-4, steps=1000, warmup=0.1)
+    assert factors == pytest.approx([0, 1e-6, 9.9e-5, 9.0e-5, 8.99e-5, 5e-5, 1e-7], rel=1e-12)
 
 
-def test_transformers_rates() -> None:
-    found = rates(Schedule("linear"), STEPS, learning_rate=1e-4, steps=1000, warmup=0.1)
-    assert found == pytest.approx([0, 1e-6, 9.9e-5, 1e-4, 8.99e-5 / 0.9, 5.5556e-5, 1e-7 / 0.9], rel=1e-5)
+def test_transformers_learning_rates() -> None:
+    factors = rates(Schedule("linear"), STEPS, learning_rate=1e-4, steps=1000, warmup=0.1)
+    assert factors == pytest.approx([0, 1e-6, 9.9e-5, 1e-4, 8.99e-5 / 0.9, 5.5556e-5, 1e-7 / 0.9], rel=1e-5)
 
 
-def test_electras_rates() -> None:
-    found = rates(Schedule("product"), STEPS, learning_rate=1e-4, steps=1000, warmup=0.1)
+def test_electras_learning_rates() -> None:
+    factors = rates(Schedule("product"), STEPS, learning_rate=1e-4, steps=1000, warmup=0.1)
     expected = [1e-4 * (1 - step / 1000) * min(1, step / 100) for step in STEPS]
-    assert found == pytest.approx(expected, rel=1e-12)
+    assert factors == pytest.approx(expected, rel=1e-12)
 
 
-def test_gpts_fine_tuning_rates() -> None:
+def test_gpts_fine_tuning_learning_rates() -> None:
     """SPEC §2.5: x = 0, .001, .002, .0021, .5, .999."""
-    found = rates(Schedule("product"), (0, 10, 20, 21, 5000, 9990), learning_rate=1.0, steps=10_000, warmup=0.002)
-    assert found == pytest.approx([0, 0.4995, 0.998, 0.9979, 0.5, 0.001], rel=1e-9)
+    factors = rates(Schedule("product"), (0, 10, 20, 21, 5000, 9990), learning_rate=1.0, steps=10_000, warmup=0.002)
+    assert factors == pytest.approx([0, 0.4995, 0.998, 0.9979, 0.5, 0.001], rel=1e-9)
 
 
-def test_cosine_rates() -> None:
-    found = rates(Schedule("cosine"), (0, 50, 100, 325, 550, 775, 1000), learning_rate=2.0, steps=1000, warmup=0.1)
-    assert found == pytest.approx([0, 1, 2, 1 + math.sqrt(0.5), 1, 1 - math.sqrt(0.5), 0], abs=1e-12)
+def test_cosine_learning_rates() -> None:
+    factors = rates(Schedule("cosine"), (0, 50, 100, 325, 550, 775, 1000), learning_rate=2.0, steps=1000, warmup=0.1)
+    assert factors == pytest.approx([0, 1, 2, 1 + math.sqrt(0.5), 1, 1 - math.sqrt(0.5), 0], abs=1e-12)
     assert rates(Schedule("cosine", floor=0.1), (1000,), learning_rate=2.0, steps=1000)[0] == pytest.approx(0.2)
 
 
-def test_constant_then_decay_rates() -> None:
+def test_constant_then_decay_learning_rates() -> None:
     steps = (0, 5, 10, 500, 900, 925, 950, 1000)
-    found = rates(Schedule("constant_then_decay", decay=0.1), steps, learning_rate=1.0, steps=1000, warmup=0.01)
-    assert found == pytest.approx([0, 0.5, 1, 1, 1, 0.75, 0.5, 0], abs=1e-12)
+    factors = rates(Schedule("constant_then_decay", decay=0.1), steps, learning_rate=1.0, steps=1000, warmup=0.01)
+    assert factors == pytest.approx([0, 0.5, 1, 1, 1, 0.75, 0.5, 0], abs=1e-12)
     rooted = rates(
         Schedule("constant_then_decay", shape="root", floor=0.2), (900, 925, 1000), learning_rate=1.0, steps=1000
     )
     assert rooted == pytest.approx([1, 0.6, 0.2], abs=1e-12)
 
 
-def test_the_transformers_own_rates() -> None:
+def test_the_learning_rates_of_the_transformer_paper() -> None:
     """SPEC §2.6: d^-.5 · min(s^-.5, s · 4000^-1.5), highest 6.9877e-4 at 4000 for width 512."""
     highest = 512**-0.5 * 4000**-0.5
     assert highest == pytest.approx(6.9877e-4, rel=1e-5)
     steps = (1, 1000, 4000, 8000, 100_000)
-    found = rates(Schedule("inverse_root"), steps, learning_rate=highest, steps=100_000, warmup=0.04)
-    assert found == pytest.approx([512**-0.5 * min(step**-0.5, step * 4000**-1.5) for step in steps], rel=1e-12)
+    factors = rates(Schedule("inverse_root"), steps, learning_rate=highest, steps=100_000, warmup=0.04)
+    assert factors == pytest.approx([512**-0.5 * min(step**-0.5, step * 4000**-1.5) for step in steps], rel=1e-12)
     with pytest.raises(ConfigError, match=r"inverse_root decays from the end of the warm-up: set warmup"):
         TrainingPlan(steps=10, learning_rate=1.0, schedule=Schedule("inverse_root"))
 
 
-def test_ulmfits_rates() -> None:
+def test_ulmfits_learning_rates() -> None:
     """SPEC §2.10, the vector of STLR."""
-    found = rates(Schedule("slanted_triangle"), (0, 50, *STEPS[2:]), learning_rate=0.01, steps=1000, warmup=0.1)
+    factors = rates(Schedule("slanted_triangle"), (0, 50, *STEPS[2:]), learning_rate=0.01, steps=1000, warmup=0.1)
     listed = [0.0003125, 0.00515625, 0.00990313, 0.01, 0.00998924, 0.00569444, 0.00032326]
-    assert found == pytest.approx(listed, abs=6e-9)
+    assert factors == pytest.approx(listed, abs=6e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_schedule(kind: ScheduleKind) -> None:
-    """Never over 1 or under 0, up during the warm-up and not up after it; the same by minutes as by steps."""
-    made = Schedule(kind)
-    by_steps = TrainingPlan(steps=200, learning_rate=1.0, schedule=made, warmup=0.1)
-    by_minutes = TrainingPlan(steps=200, learning_rate=1.0, schedule=made, warmup=0.1, minutes=5.0)
-    found = [by_steps.factor(by_steps.progress(step, 0.0)) for step in range(201)]
-    assert all(0 <= factor <= 1 for factor in found)
-    assert found[:20] == sorted(set(found[:20]))
-    assert found[20:] == sorted(found[20:], reverse=True)
-    assert max(found) >= 0.9
+def test_every_schedule_is_bounded_and_unimodal(kind: ScheduleKind) -> None:
+    """Within 0 and 1, rising during warm-up and not after it; equal by minutes and by steps."""
+    built_plan = Schedule(kind)
+    by_steps = TrainingPlan(steps=200, learning_rate=1.0, schedule=built_plan, warmup=0.1)
+    by_minutes = TrainingPlan(steps=200, learning_rate=1.0, schedule=built_plan, warmup=0.1, minutes=5.0)
+    factors = [by_steps.factor(by_steps.progress(step, 0.0)) for step in range(201)]
+    assert all(0 <= factor <= 1 for factor in factors)
+    assert factors[:20] == sorted(set(factors[:20]))
+    assert factors[20:] == sorted(factors[20:], reverse=True)
+    assert max(factors) >= 0.9
     for step in (0, 7, 20, 111, 200):
         clock = by_minutes.progress(step=10**6, seconds=300 * step / 200)
-        assert by_minutes.factor(clock) == pytest.approx(found[step], rel=1e-9)
+        assert by_minutes.factor(clock) == pytest.approx(factors[step], rel=1e-9)
 
 
 def test_settings_of_another_schedule_are_refused() -> None:
@@ -103,8 +103,8 @@ def test_settings_of_another_schedule_are_refused() -> None:
 def test_layer_decay_lowers_the_learning_rate_of_deeper_groups() -> None:
     """ELECTRA's multipliers: d^(L+2-depth), embeddings at depth 0, layers, then pooler and heads (SPEC §2.4)."""
     plan = TrainingPlan(steps=10, learning_rate=1e-3, layer_decay=0.8)
-    found = plan.learning_rates(0.0, groups=15)
-    assert found == pytest.approx([1e-3 * 0.8 ** (14 - depth) for depth in range(15)])
+    factors = plan.learning_rates(0.0, groups=15)
+    assert factors == pytest.approx([1e-3 * 0.8 ** (14 - depth) for depth in range(15)])
     assert TrainingPlan(steps=10, learning_rate=1e-3).learning_rates(0.0, groups=3) == [1e-3] * 3
 
 
@@ -131,7 +131,7 @@ def test_minutes_drive_the_progress() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("changes", "message"),
     [
         ({"steps": 0}, "steps=0 must be at least 1"),
         ({"minutes": -1.0}, "minutes=-1"),
@@ -145,9 +145,9 @@ def test_minutes_drive_the_progress() -> None:
         ({"unfreeze": (Unfreeze(after=0, groups=0),)}, "groups must be at least 1"),
     ],
 )
-def test_invalid_plans(wrong: dict[str, Any], message: str) -> None:
+def test_invalid_plans(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        TrainingPlan(**{"steps": 10, "learning_rate": 1.0, **wrong})
+        TrainingPlan(**{"steps": 10, "learning_rate": 1.0, **changes})
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_batches_grow_in_whole_micro_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "change",
     [
         "batch_size=0",
         "batch_size_warmup={initial=300, steps=5}",
@@ -210,6 +210,6 @@ def test_batches_grow_in_whole_micro_batches() -> None:
         "batch_size_warmup={initial=8, steps=5, multiple=7}",
     ],
 )
-def test_invalid_batch_sizes(wrong: str) -> None:
+def test_invalid_batch_sizes(change: str) -> None:
     with pytest.raises(ConfigError, match="batch_size"):
-        config.override(recipes.find("bert/tiny"), [wrong])
+        config.override(recipes.find("bert/tiny"), [change])

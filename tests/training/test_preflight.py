@@ -1,4 +1,4 @@
-"""`check`: what it finds is what a run would find, and it writes nothing."""
+"""`check`: its results match those of a run, and it writes nothing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def begun(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four steps that is not finished."""
+    """An unfinished run of four steps."""
     folder = tmp_path_factory.mktemp("begun") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertsmith.training.plan.TrainingPlan.progress", lambda plan, step, seconds: float(step >= 4))
@@ -80,11 +80,11 @@ def recipe(*changes: str, name: str = "bert/tiny") -> Recipe:
     return with_overrides(recipes.find(name), [*SMALL, *changes])
 
 
-def looked(*args: Any, until: str = "disk", **options: Any) -> dict[str, Finding]:
+def run_preflight(*args: Any, until: str = "disk", **options: Any) -> dict[str, Finding]:
     findings: dict[str, Finding] = {}
-    for found in preflight(*args, device="cpu", **options):
-        findings[found.name] = found
-        if found.name == until:
+    for finding in preflight(*args, device="cpu", **options):
+        findings[finding.name] = finding
+        if finding.name == until:
             break
     return findings
 
@@ -95,8 +95,8 @@ def files(folder: Path) -> dict[Path, tuple[int, int]]:
 
 def test_a_valid_run_passes_and_nothing_is_written(shards: Path, tmp_path: Path) -> None:
     before = files(shards.parent)
-    found = looked(recipe(), shards, output=tmp_path / "run")
-    assert {name: one.state for name, one in found.items()} == dict.fromkeys(
+    result = run_preflight(recipe(), shards, output=tmp_path / "run")
+    assert {name: one.state for name, one in result.items()} == dict.fromkeys(
         [*DATA_CHECKS, "run folder", "model", "memory", "step", "speed", "disk"], "ok"
     )
     assert files(shards.parent) == before
@@ -104,31 +104,33 @@ def test_a_valid_run_passes_and_nothing_is_written(shards: Path, tmp_path: Path)
 
 
 def test_the_figures_are_those_of_the_run(shards: Path) -> None:
-    found = {name: one.facts for name, one in looked(recipe(), shards).items()}
+    result = {name: one.facts for name, one in run_preflight(recipe(), shards).items()}
     data = PretrainData.open(shards)
-    whole = data.with_vocabulary(recipe())
-    packing, model = data.packing(whole), build_model(whole, data.tokenizer)
+    complete_run = data.with_vocabulary(recipe())
+    packing, model = data.packing(complete_run), build_model(complete_run, data.tokenizer)
     weights = sum(weight.numel() for weight in model.parameters())
-    assert found["shards"]["tokens"] == data.shards.tokens
-    assert found["rows"]["rows_per_epoch"] == packing.rows_per_epoch
-    assert found["rows"]["epochs"] == pytest.approx(40 * 16 / packing.rows_per_epoch)
-    assert found["rows"]["padding"] == pytest.approx(packing.padding_fraction, abs=0.05)
-    assert found["rows"]["random"] == pytest.approx(0.5, abs=0.2)
-    assert found["model"]["parameters"] == weights == sum(found["model"]["parameters_by_module"].values())
-    assert found["step"]["expected/masked_lm"] == math.log(whole.encoder.vocab_size)
-    assert found["step"]["loss/masked_lm"] == pytest.approx(math.log(whole.encoder.vocab_size), abs=0.3)
-    assert found["step"]["loss/next_sentence"] == pytest.approx(math.log(2), abs=0.3)
-    assert found["step"]["gradient_norm"] > 0
-    assert found["speed"]["run_seconds"] == pytest.approx(40 * 16 / found["speed"]["rows_per_second"])
-    assert found["disk"]["model_bytes"] == 4 * weights
-    assert 0 <= found["disk"]["checkpoint_bytes"] - 12 * weights < 100  # weights, two moments, a count or two
-    assert found["disk"]["needed_bytes"] == 3 * found["disk"]["checkpoint_bytes"] + 12 * weights
+    assert result["shards"]["tokens"] == data.shards.tokens
+    assert result["rows"]["rows_per_epoch"] == packing.rows_per_epoch
+    assert result["rows"]["epochs"] == pytest.approx(40 * 16 / packing.rows_per_epoch)
+    assert result["rows"]["padding"] == pytest.approx(packing.padding_fraction, abs=0.05)
+    assert result["rows"]["random"] == pytest.approx(0.5, abs=0.2)
+    assert result["model"]["parameters"] == weights == sum(result["model"]["parameters_by_module"].values())
+    assert result["step"]["expected/masked_lm"] == math.log(complete_run.encoder.vocab_size)
+    assert result["step"]["loss/masked_lm"] == pytest.approx(math.log(complete_run.encoder.vocab_size), abs=0.3)
+    assert result["step"]["loss/next_sentence"] == pytest.approx(math.log(2), abs=0.3)
+    assert result["step"]["gradient_norm"] > 0
+    assert result["speed"]["run_seconds"] == pytest.approx(40 * 16 / result["speed"]["rows_per_second"])
+    assert result["disk"]["model_bytes"] == 4 * weights
+    assert 0 <= result["disk"]["checkpoint_bytes"] - 12 * weights < 100  # weights, two moments, counters
+    assert result["disk"]["needed_bytes"] == 3 * result["disk"]["checkpoint_bytes"] + 12 * weights
 
 
 def test_activation_bytes_are_measured(shards: Path) -> None:
-    """Twice the width, about twice the activations; and by row they are what torch's own bookkeeping says."""
+    """Twice the width gives about twice the activations, and per row they match the tensors saved by autograd."""
     by_width = {
-        width: looked(recipe(f"encoder.width={width}"), shards, until="memory")["memory"].facts["activations_bytes"]
+        width: run_preflight(recipe(f"encoder.width={width}"), shards, until="memory")["memory"].facts[
+            "activations_bytes"
+        ]
         for width in (32, 64)
     }
     assert 1.3 < by_width[64] / by_width[32] < 2.1
@@ -146,62 +148,67 @@ def test_activation_bytes_are_measured(shards: Path) -> None:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(batch)
     weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
-    real = sum(one.untyped_storage().nbytes() for place, one in kept.items() if place not in weights)
+    real = sum(one.untyped_storage().nbytes() for offset, one in kept.items() if offset not in weights)
     assert by_width[32] == pytest.approx(real, rel=0.25)
 
 
 def test_the_trial_on_a_cpu_has_few_rows(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "CPU_TOKENS", 512)
-    found = looked(recipe("batch_size=65536", "micro_batch_size=65536", "encoder.layers=3"), shards, until="step")
-    rows = found["step"].facts["rows"]
+    result = run_preflight(
+        recipe("batch_size=65536", "micro_batch_size=65536", "encoder.layers=3"), shards, until="step"
+    )
+    rows = result["step"].facts["rows"]
     assert rows == 512 // 32
-    assert f"{rows:,} rows (of the recipe's 65,536)" in found["step"].text
-    assert found["memory"].facts["activations_bytes"] > 10**9  # of all rows, not of those that were tried
+    assert f"{rows:,} rows (of the recipe's 65,536)" in result["step"].text
+    assert result["memory"].facts["activations_bytes"] > 10**9  # of all rows, not only of the measured ones
 
 
-def test_minutes_instead_of_steps(shards: Path) -> None:
-    found = looked(recipe("minutes=3"), shards)
-    assert "epochs" not in found["rows"].facts
-    rows = found["speed"].facts["rows_per_second"] * 180
-    assert found["speed"].facts["epochs"] == pytest.approx(rows / found["rows"].facts["rows_per_epoch"])
+def test_minutes_are_checked_like_steps(shards: Path) -> None:
+    result = run_preflight(recipe("minutes=3"), shards)
+    assert "epochs" not in result["rows"].facts
+    rows = result["speed"].facts["rows_per_second"] * 180
+    assert result["speed"].facts["epochs"] == pytest.approx(rows / result["rows"].facts["rows_per_epoch"])
 
 
 @pytest.mark.parametrize("planned", ["steps=4000", "minutes=1000"])
 def test_many_epochs_without_dropout_give_a_note(shards: Path, planned: str) -> None:
     line = "rows" if "steps" in planned else "speed"
     dry = ("encoder.dropout=0", "encoder.attention_dropout=0")
-    often = looked(recipe(planned, *dry), shards, until=line)[line]
-    assert often.facts["epochs"] > 20
-    assert often.state == "note"
-    assert often.text.endswith("dropout may help: encoder.dropout=0.1 encoder.attention_dropout=0.1")
-    assert looked(recipe(planned), shards, until=line)[line].state == "ok"  # with dropout
-    assert looked(recipe(*dry), shards, until="rows")["rows"].state == "ok"  # not so often
+    repeated = run_preflight(recipe(planned, *dry), shards, until=line)[line]
+    assert repeated.facts["epochs"] > 20
+    assert repeated.state == "note"
+    assert repeated.text.endswith("dropout may help: encoder.dropout=0.1 encoder.attention_dropout=0.1")
+    assert run_preflight(recipe(planned), shards, until=line)[line].state == "ok"  # with dropout
+    assert run_preflight(recipe(*dry), shards, until="rows")["rows"].state == "ok"  # fewer epochs
 
 
 def test_a_second_stage_without_start_gives_a_note(shards: Path) -> None:
-    found = looked(recipe("after=bert/quick"), shards, until="model")["model"]
-    assert found.state == "note"
-    assert found.text.endswith("is a second stage, but starts with new weights: --start it from a run of bert/quick")
+    result = run_preflight(recipe("after=bert/quick"), shards, until="model")["model"]
+    assert result.state == "note"
+    assert result.text.endswith("is a second stage, but starts with new weights: --start it from a run of bert/quick")
 
 
-def test_a_plan_of_one_step(shards: Path) -> None:
-    assert looked(recipe("steps=1", "warmup=0"), shards)["speed"].state == "note"
+def test_a_plan_of_one_step_is_valid(shards: Path) -> None:
+    assert run_preflight(recipe("steps=1", "warmup=0"), shards)["speed"].state == "note"
 
 
-def test_a_run_that_can_be_resumed(begun: Path, shards: Path) -> None:
+def test_a_resumable_run_is_reported(begun: Path, shards: Path) -> None:
     before = files(begun)
-    found = looked(recipe(), shards, output=begun, until="run folder")["run folder"]
-    assert (found.state, found.facts["resumes_at"]) == ("ok", 4)
-    assert "resumes after step 4 of 40" in found.text
-    assert looked(recipe("micro_batch_size=4"), shards, output=begun, until="run folder")["run folder"].state == "note"
+    result = run_preflight(recipe(), shards, output=begun, until="run folder")["run folder"]
+    assert (result.state, result.facts["resumes_at"]) == ("ok", 4)
+    assert "resumes after step 4 of 40" in result.text
+    assert (
+        run_preflight(recipe("micro_batch_size=4"), shards, output=begun, until="run folder")["run folder"].state
+        == "note"
+    )
     assert files(begun) == before
 
 
-def test_a_folder_of_another_run(begun: Path, shards: Path, tmp_path: Path) -> None:
-    found = looked(recipe("learning_rate=1e-3"), shards, output=begun, until="run folder")["run folder"]
-    assert isinstance(found.error, ConfigError)
-    assert "learning_rate was 0.0001 and is now 0.001" in found.text
-    other = looked(recipe(), prepared(tmp_path, documents=120, sentences=7), output=begun, until="run folder")[
+def test_a_folder_of_another_run_is_reported(begun: Path, shards: Path, tmp_path: Path) -> None:
+    result = run_preflight(recipe("learning_rate=1e-3"), shards, output=begun, until="run folder")["run folder"]
+    assert isinstance(result.error, ConfigError)
+    assert "learning_rate was 0.0001 and is now 0.001" in result.text
+    other = run_preflight(recipe(), prepared(tmp_path, documents=120, sentences=7), output=begun, until="run folder")[
         "run folder"
     ]
     assert isinstance(other.error, ConfigError)
@@ -209,9 +216,11 @@ def test_a_folder_of_another_run(begun: Path, shards: Path, tmp_path: Path) -> N
 
 def test_a_locked_folder_or_a_file_is_refused(begun: Path, shards: Path, tmp_path: Path) -> None:
     with Disk().lock(begun):
-        assert "another process" in looked(recipe(), shards, output=begun, until="run folder")["run folder"].text
+        assert "another process" in run_preflight(recipe(), shards, output=begun, until="run folder")["run folder"].text
     (tmp_path / "file").touch()
-    assert "is a file" in looked(recipe(), shards, output=tmp_path / "file", until="run folder")["run folder"].text
+    assert (
+        "is a file" in run_preflight(recipe(), shards, output=tmp_path / "file", until="run folder")["run folder"].text
+    )
 
 
 def test_a_damaged_checkpoint_is_skipped(begun: Path, shards: Path, tmp_path: Path) -> None:
@@ -219,23 +228,23 @@ def test_a_damaged_checkpoint_is_skipped(begun: Path, shards: Path, tmp_path: Pa
     shutil.copytree(begun, folder)
     newest = sorted((folder / "checkpoints").iterdir())[-1] / "weights.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
-    found = looked(recipe(), shards, output=folder, until="run folder")["run folder"]
-    assert (found.state, found.facts["resumes_at"]) == ("note", 2)
-    assert len(found.facts["skipped"]) == 1
+    result = run_preflight(recipe(), shards, output=folder, until="run folder")["run folder"]
+    assert (result.state, result.facts["resumes_at"]) == ("note", 2)
+    assert len(result.facts["skipped"]) == 1
 
 
-def test_a_disk_that_is_too_small(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_too_small_is_reported(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Usage(NamedTuple):
         free: int = 1000
 
-    monkeypatch.setattr(preflight_module.shutil, "disk_usage", lambda place: Usage())
-    found = looked(recipe(), shards, output=tmp_path / "run")["disk"]
-    assert isinstance(found.error, StorageError)
-    assert "0.0 MB free" in found.text
+    monkeypatch.setattr(preflight_module.shutil, "disk_usage", lambda offset: Usage())
+    result = run_preflight(recipe(), shards, output=tmp_path / "run")["disk"]
+    assert isinstance(result.error, StorageError)
+    assert "0.0 MB free" in result.text
 
 
 def test_one_checkpoint_alone_is_refused(shards: Path) -> None:
-    assert "keep_checkpoints=1" in looked(recipe("keep_checkpoints=1"), shards)["disk"].text
+    assert "keep_checkpoints=1" in run_preflight(recipe("keep_checkpoints=1"), shards)["disk"].text
 
 
 @pytest.fixture
@@ -249,14 +258,14 @@ def test_a_damaged_shard_does_not_stop_other_checks(copied: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-len(data) // 2] ^= 1
     path.write_bytes(data)
-    found = looked(recipe("micro_batch_size=7"), copied)
-    assert [name for name, one in found.items() if one.state == "problem"] == ["micro-batches", "shards"]
-    assert isinstance(found["shards"].error, DataError)
-    assert "does not match its checksum" in found["shards"].text
-    assert set(found) == {"recipe", "micro-batches", "shards"}
+    result = run_preflight(recipe("micro_batch_size=7"), copied)
+    assert [name for name, one in result.items() if one.state == "problem"] == ["micro-batches", "shards"]
+    assert isinstance(result["shards"].error, DataError)
+    assert "does not match its checksum" in result["shards"].text
+    assert set(result) == {"recipe", "micro-batches", "shards"}
 
 
-def test_another_tokenizer(copied: Path, tmp_path: Path) -> None:
+def test_another_tokenizer_is_reported(copied: Path, tmp_path: Path) -> None:
     prepare.train_tokenizer(
         [write(tmp_path / "x.txt", "quite other words here")],
         tmp_path / "other",
@@ -267,9 +276,9 @@ def test_another_tokenizer(copied: Path, tmp_path: Path) -> None:
     )
     shutil.rmtree(copied / "tokenizer")
     shutil.copytree(tmp_path / "other", copied / "tokenizer")
-    found = looked(recipe(), copied)
-    assert set(found) == {"recipe", "micro-batches", "shards", "tokenizer"}
-    assert "is not the tokenizer that wrote" in found["tokenizer"].text
+    result = run_preflight(recipe(), copied)
+    assert set(result) == {"recipe", "micro-batches", "shards", "tokenizer"}
+    assert "is not the tokenizer that wrote" in result["tokenizer"].text
 
 
 def write(path: Path, text: str) -> Path:
@@ -286,31 +295,31 @@ def write(path: Path, text: str) -> Path:
     ],
     ids=["one document", "one sentence", "no pairs"],
 )
-def test_missing_next_sentence_labels(
+def test_missing_next_sentence_labels_are_reported(
     documents: int, sentences: int, changes: list[str], part: str, tmp_path: Path
 ) -> None:
-    found = looked(recipe(*changes), prepared(tmp_path, documents=documents, sentences=sentences, held_out=0.0))
-    assert found["rows"].state == "problem"
-    assert part in found["rows"].text
-    assert "step" not in found
+    result = run_preflight(recipe(*changes), prepared(tmp_path, documents=documents, sentences=sentences, held_out=0.0))
+    assert result["rows"].state == "problem"
+    assert part in result["rows"].text
+    assert "step" not in result
 
 
 def test_no_held_out_rows_give_a_note(tmp_path: Path) -> None:
-    found = looked(recipe(), prepared(tmp_path, documents=60, sentences=4, held_out=0.0))
-    assert found["held out"].state == "note"
-    assert summary(list(found.values()))["ok"]
+    result = run_preflight(recipe(), prepared(tmp_path, documents=60, sentences=4, held_out=0.0))
+    assert result["held out"].state == "note"
+    assert summary(list(result.values()))["ok"]
 
 
 def test_too_little_memory_names_a_micro_batch_size_that_fits(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = looked(recipe(), shards, until="memory")["memory"].facts
+    facts = run_preflight(recipe(), shards, until="memory")["memory"].facts
     fixed, per_row = facts["estimated_bytes"] - facts["activations_bytes"], facts["activations_bytes"] / 8
     monkeypatch.setattr(trial, "available_bytes", lambda device: int(fixed + 2.5 * per_row))
-    found = looked(recipe(), shards, until="step")
-    assert found["memory"].text.endswith("set micro_batch_size=2")
-    assert isinstance(found["memory"].error, BertsmithError)
-    assert found["step"].state == "ok"  # on fewer rows
+    result = run_preflight(recipe(), shards, until="step")
+    assert result["memory"].text.endswith("set micro_batch_size=2")
+    assert isinstance(result["memory"].error, BertsmithError)
+    assert result["step"].state == "ok"  # with fewer rows
     monkeypatch.setattr(trial, "available_bytes", lambda device: 1000)
-    assert "compute.activation_checkpointing=true" in looked(recipe(), shards, until="memory")["memory"].text
+    assert "compute.activation_checkpointing=true" in run_preflight(recipe(), shards, until="memory")["memory"].text
 
 
 def test_running_out_of_memory_gives_advice(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,18 +327,18 @@ def test_running_out_of_memory_gives_advice(shards: Path, monkeypatch: pytest.Mo
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(ForwardBackward, "accumulate_gradients", exhausted)
-    found = looked(recipe(), shards, until="step")["step"]
-    assert found.text == "out of memory with 8 rows in one forward: set micro_batch_size=4"
-    assert found.error is not None
+    result = run_preflight(recipe(), shards, until="step")["step"]
+    assert result.text == "out of memory with 8 rows in one forward: set micro_batch_size=4"
+    assert result.error is not None
 
 
 def test_first_losses_far_from_chance_give_a_note(shards: Path) -> None:
-    far = looked(recipe("encoder.initializer_range=2"), shards, until="step")["step"]
+    far = run_preflight(recipe("encoder.initializer_range=2"), shards, until="step")["step"]
     assert far.state == "note"
     assert "far from chance" in far.text
-    wild = looked(recipe("encoder.initializer_range=1e38", "encoder.truncated_init=false"), shards, until="step")[
-        "step"
-    ]
+    wild = run_preflight(
+        recipe("encoder.initializer_range=1e38", "encoder.truncated_init=false"), shards, until="step"
+    )["step"]
     assert wild.state == "problem"
     assert "not finite" in wild.text
     json.dumps(summary([wild]), allow_nan=False)
@@ -340,9 +349,9 @@ def test_the_command_line_prints_a_checklist(shards: Path, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["ok"] * 12
-    found = json.loads(call("check", "bert/tiny", "-d", shards, *SMALL, "--device", "cpu", "--json").stdout)
-    assert found["ok"]
-    assert {one["check"] for one in found["checks"]} >= {"rows", "memory", "speed"}
+    result = json.loads(call("check", "bert/tiny", "-d", shards, *SMALL, "--device", "cpu", "--json").stdout)
+    assert result["ok"]
+    assert {one["check"] for one in result["checks"]} >= {"rows", "memory", "speed"}
 
 
 BAD: dict[str, tuple[list[str], int, str]] = {
@@ -355,7 +364,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_clear_line(case: str, shards: Path, tmp_path: Path) -> None:
+def test_bad_input_is_reported_in_one_line(case: str, shards: Path, tmp_path: Path) -> None:
     words, status, part = BAD[case]
     device = [] if "--device" in words else ["--device", "cpu"]
     done = call("check", *[word.format(s=shards, t=tmp_path) for word in words], *device)

@@ -1,4 +1,4 @@
-"""`pretrain` end to end at the smallest size: it learns; stopped or killed, a run ends with the same bits."""
+"""`pretrain` end to end at the smallest size: the loss falls; stopped or killed, a run ends with the same bits."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SMALL = [
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
-    """Sums over one and over two threads differ in their last bits, and other tests may have set another number."""
+    """Sums with one and with two threads differ in their last bits, and other tests may have changed the number."""
     with threads(2):
         yield
 
@@ -73,49 +73,49 @@ def losses(folder: Path) -> list[str]:
 
 
 def stop_after(steps: int, work: Callable[[], Any]) -> None:
-    """Does the work until so many steps are done, then asks it to stop, as SIGTERM does."""
+    """Runs until some steps are done, then requests a stop as SIGTERM does."""
     with pytest.MonkeyPatch.context() as patch:
         before = Trainer.__next__
 
-        def asked(trainer: Trainer) -> Any:
+        def stopping(trainer: Trainer) -> Any:
             if trainer.steps_done == steps:
                 trainer.stop_signal.request()
             return before(trainer)
 
-        patch.setattr(Trainer, "__next__", asked)
+        patch.setattr(Trainer, "__next__", stopping)
         with pytest.raises(StoppedError, match=f"stopped after step {steps}"):
             work()
 
 
 @pytest.fixture(scope="module")
-def whole(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
     with threads(2):
-        found = pretrain(recipe(), shards, folder, device="cpu", quiet=True)
-    assert found["steps"] == 16
+        result = pretrain(recipe(), shards, folder, device="cpu", quiet=True)
+    assert result["steps"] == 16
     return folder
 
 
-def test_a_run_reduces_the_loss_and_saves_models(whole: Path) -> None:
-    events = read_events(whole / "events.jsonl")
+def test_a_run_reduces_the_loss_and_saves_models(uninterrupted: Path) -> None:
+    events = read_events(uninterrupted / "events.jsonl")
     steps = last_of_each_step(events, "step")
     assert [event["step"] for event in steps] == list(range(1, 17))
     assert steps[-1]["loss/masked_lm"] < steps[0]["loss/masked_lm"] - 0.5
     assert [event["step"] for event in last_of_each_step(events, "evaluation")] == [8, 16]
     for name in ("best", "last"):
-        found = json.loads(call("fill-mask", whole / name, "the smith [MASK] iron", "--json").stdout)
-        assert len(found["fillings"][0]) == 5
-    assert config.read_file(Recipe, whole / "recipe.json").steps == 16
+        result = json.loads(call("fill-mask", uninterrupted / name, "the smith [MASK] iron", "--json").stdout)
+        assert len(result["fillings"][0]) == 5
+    assert config.read_file(Recipe, uninterrupted / "recipe.json").steps == 16
 
 
-def test_a_stopped_and_resumed_run_is_bit_identical(whole: Path, shards: Path, tmp_path: Path) -> None:
+def test_a_stopped_and_resumed_run_is_bit_identical(uninterrupted: Path, shards: Path, tmp_path: Path) -> None:
     program = "import sys\nfrom bertsmith.cli import main\nif __name__ == '__main__':\n    main()\n"
     (tmp_path / "program.py").write_text(program)
-    command = [sys.executable, str(tmp_path / "program.py"), "pretrain", str(whole / "recipe.json")]
+    command = [sys.executable, str(tmp_path / "program.py"), "pretrain", str(uninterrupted / "recipe.json")]
     command += ["--data", str(shards), "--device", "cpu", "-q", "-o"]
     threads = os.environ | {"OMP_NUM_THREADS": "2"}
     straight, folder = tmp_path / "straight", tmp_path / "run"
-    subprocess.run([*command, str(straight)], check=True, env=threads)  # like the others in a process of its own
+    subprocess.run([*command, str(straight)], check=True, env=threads)  # like the others in a subprocess
     events = folder / "events.jsonl"
     for kill, after in ((signal.SIGTERM, 5), (signal.SIGKILL, 10)):
         process = subprocess.Popen([*command, str(folder)], stderr=subprocess.PIPE, text=True, env=threads)
@@ -136,22 +136,22 @@ def test_a_stopped_and_resumed_run_is_bit_identical(whole: Path, shards: Path, t
 
 
 @pytest.mark.parametrize("name", ["bert/no_nsp", "bert/ltr"])
-def test_ablations_train(name: str, shards: Path, tmp_path: Path) -> None:
-    found = pretrain(recipe("steps=6", "warmup=0.34", name=name), shards, tmp_path / "run", device="cpu", quiet=True)
-    assert found["steps"] == 6
+def test_ablation_recipes_train(name: str, shards: Path, tmp_path: Path) -> None:
+    result = pretrain(recipe("steps=6", "warmup=0.34", name=name), shards, tmp_path / "run", device="cpu", quiet=True)
+    assert result["steps"] == 6
 
 
 @pytest.mark.parametrize("name", recipes.names())
-def test_every_recipe_survives_its_json(name: str, tmp_path: Path) -> None:
+def test_every_recipe_round_trips_through_json(name: str, tmp_path: Path) -> None:
     made = recipes.find(name)
     assert made.name == name
     (tmp_path / "recipe.json").write_bytes(made.to_json())
     assert recipes.find(str(tmp_path / "recipe.json")) == made
 
 
-def test_another_recipe_in_the_same_folder_is_refused(whole: Path, shards: Path) -> None:
+def test_another_recipe_in_the_same_folder_is_refused(uninterrupted: Path, shards: Path) -> None:
     with pytest.raises(ConfigError, match=r"learning_rate was 0\.003 and is now 0\.001"):
-        pretrain(recipe("learning_rate=1e-3"), shards, whole, device="cpu", quiet=True)
+        pretrain(recipe("learning_rate=1e-3"), shards, uninterrupted, device="cpu", quiet=True)
 
 
 BAD: dict[str, tuple[list[str], int, str]] = {
@@ -172,7 +172,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_clear_line(case: str, shards: Path, tmp_path: Path) -> None:
+def test_bad_input_is_reported_in_one_line(case: str, shards: Path, tmp_path: Path) -> None:
     words, status, part = BAD[case]
     done = call(*[word.format(s=shards, t=tmp_path) for word in words], "--device", "cpu")
     assert done.returncode == status, done.stderr
@@ -189,10 +189,10 @@ def test_running_out_of_memory_gives_advice(shards: Path, tmp_path: Path, monkey
         pretrain(recipe(), shards, tmp_path / "run", device="cpu", quiet=True)
 
 
-def test_mfu_and_baselines_are_in_the_log(whole: Path) -> None:
-    events = read_events(whole / "events.jsonl")
+def test_mfu_and_baselines_are_in_the_log(uninterrupted: Path) -> None:
+    events = read_events(uninterrupted / "events.jsonl")
     facts = next(event for event in events if event["kind"] == "facts")
-    # 6 layers' matrices (4 D² + 2 D F) + 12 layers D L + head; the head asks 15 % of the places and some more
+    # 6 layers' matrices (4 D² + 2 D F) + 12 layers D L + head; the head has 15 % of the positions and a few more
     body = 6 * 2 * (4 * 32**2 + 2 * 32 * 128) + 12 * 2 * 32 * 32
     head = 6 * (128 * 32 + 32**2) * 0.15
     assert body + 0.8 * head < facts["flops_per_token"] < body + 1.4 * head + 500
@@ -214,7 +214,7 @@ def test_unigram_loss_is_the_cross_entropy_of_frequencies(shards: Path) -> None:
 
 
 def test_settings_without_effect_on_the_result_may_change_on_resume(shards: Path, tmp_path: Path) -> None:
-    """Memory ran out: the advice is another micro_batch_size, and it must be possible to follow it."""
+    """The advice after running out of memory is another micro_batch_size, which must be accepted on resume."""
     half = recipe("steps=8", "eval_every=0", "encoder.dropout=0", "encoder.attention_dropout=0")
     stop_after(4, lambda: pretrain(half, shards, tmp_path / "run", device="cpu", quiet=True))
     pretrain(with_overrides(half, ["micro_batch_size=4"]), shards, tmp_path / "run", device="cpu", quiet=True)
@@ -224,9 +224,9 @@ def test_settings_without_effect_on_the_result_may_change_on_resume(shards: Path
     ]
     assert config.read_file(Recipe, tmp_path / "run" / "recipe.json").micro_batch_size == 4
     pretrain(half, shards, tmp_path / "straight", device="cpu", quiet=True)
-    both = [curve(tmp_path / name) for name in ("run", "straight")]
-    assert both[0] == pytest.approx(both[1], rel=1e-5)
-    assert both[0][:4] == both[1][:4]
+    folders = [curve(tmp_path / name) for name in ("run", "straight")]
+    assert folders[0] == pytest.approx(folders[1], rel=1e-5)
+    assert folders[0][:4] == folders[1][:4]
 
 
 def test_the_best_evaluation_is_restored_on_resume(shards: Path, tmp_path: Path) -> None:
@@ -238,74 +238,76 @@ def test_the_best_evaluation_is_restored_on_resume(shards: Path, tmp_path: Path)
     better = [json.loads(line) for line in events.splitlines()]
     for event in better:
         if event["kind"] == "evaluation":
-            event["loss"] = 0.001  # so good that nothing after it can be better
+            event["loss"] = 0.001  # cannot be improved on
     (tmp_path / "run" / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in better))
     kept = (tmp_path / "run" / "best" / "model.safetensors").read_bytes()
-    found = pretrain(first, shards, tmp_path / "run", device="cpu", quiet=True)
-    assert found["best_step"] == 4
+    result = pretrain(first, shards, tmp_path / "run", device="cpu", quiet=True)
+    assert result["best_step"] == 4
     assert (tmp_path / "run" / "best" / "model.safetensors").read_bytes() == kept
     assert (tmp_path / "run" / "last" / "model.safetensors").read_bytes() != kept
     assert loop.RECIPE == "recipe.json"
 
 
-def test_resume_never_and_from_a_checkpoint(whole: Path, shards: Path, tmp_path: Path) -> None:
-    made = config.read_file(Recipe, whole / "recipe.json")
+def test_resume_never_and_from_a_checkpoint(uninterrupted: Path, shards: Path, tmp_path: Path) -> None:
+    made = config.read_file(Recipe, uninterrupted / "recipe.json")
     with pytest.raises(ConfigError, match=r"already holds a run \(step-00000016\)"):
-        pretrain(made, shards, whole, device="cpu", quiet=True, resume="never")
-    middle = whole / "checkpoints" / "step-00000012"
+        pretrain(made, shards, uninterrupted, device="cpu", quiet=True, resume="never")
+    middle = uninterrupted / "checkpoints" / "step-00000012"
     with pytest.raises(ConfigError, match=r"newer checkpoint than .*step-00000016"):
-        pretrain(made, shards, whole, device="cpu", quiet=True, resume=str(middle))
+        pretrain(made, shards, uninterrupted, device="cpu", quiet=True, resume=str(middle))
     pretrain(made, shards, tmp_path / "branch", device="cpu", quiet=True, resume=str(middle))
-    assert losses(tmp_path / "branch") == losses(whole)[12:]
+    assert losses(tmp_path / "branch") == losses(uninterrupted)[12:]
     with pytest.raises(DataError, match="manifest"):
         pretrain(made, shards, tmp_path / "other", device="cpu", quiet=True, resume=str(tmp_path / "nowhere"))
 
 
-def test_a_second_stage_without_start_is_reported(whole: Path, shards: Path, tmp_path: Path) -> None:
+def test_a_second_stage_without_start_is_reported(uninterrupted: Path, shards: Path, tmp_path: Path) -> None:
     made = recipe("steps=2", "warmup=0", "after=bert/quick")
     pretrain(made, shards, tmp_path / "anew", device="cpu", quiet=True)
     (note,) = read_events(tmp_path / "anew" / "events.jsonl")[0]["notes"]
     assert note == f"{made.name} is a second stage, but starts with new weights: --start it from a run of bert/quick"
     pretrain(replace(made, after=""), shards, tmp_path / "first", device="cpu", quiet=True)
     assert losses(tmp_path / "anew") == losses(tmp_path / "first")
-    started = replace(made, start=str(whole / "last"))
+    started = replace(made, start=str(uninterrupted / "last"))
     pretrain(started, shards, tmp_path / "started", device="cpu", quiet=True)
     assert "begins anew" not in str(read_events(tmp_path / "started" / "events.jsonl")[0]["notes"])
 
 
-def test_a_second_stage_starts_from_the_weights_of_the_first(whole: Path, shards: Path, tmp_path: Path) -> None:
-    longer = recipe("max_length=64", "steps=2", "warmup=0", "learning_rate=0", f"start={whole / 'last'}")
+def test_a_second_stage_starts_from_the_weights_of_the_first(uninterrupted: Path, shards: Path, tmp_path: Path) -> None:
+    longer = recipe("max_length=64", "steps=2", "warmup=0", "learning_rate=0", f"start={uninterrupted / 'last'}")
     pretrain(longer, shards, tmp_path / "second", device="cpu", quiet=True)
-    first, second = (folder / "last" / "model.safetensors" for folder in (whole, tmp_path / "second"))
-    assert first.read_bytes() == second.read_bytes()  # the rate is nought: nothing has moved
+    first, second = (folder / "last" / "model.safetensors" for folder in (uninterrupted, tmp_path / "second"))
+    assert first.read_bytes() == second.read_bytes()  # the learning rate is 0: no weight has changed
     notes = read_events(tmp_path / "second" / "events.jsonl")[0]["notes"]
-    assert notes == [f"started from the weights of {whole / 'last'}"]
-    without = recipe("steps=2", "warmup=0", "encoder.pooler=false", f"start={whole / 'last'}", name="bert/no_nsp")
+    assert notes == [f"started from the weights of {uninterrupted / 'last'}"]
+    without = recipe(
+        "steps=2", "warmup=0", "encoder.pooler=false", f"start={uninterrupted / 'last'}", name="bert/no_nsp"
+    )
     pretrain(without, shards, tmp_path / "third", device="cpu", quiet=True)
     notes = read_events(tmp_path / "third" / "events.jsonl")[0]["notes"]
-    assert notes[1] == f"the head next_sentence of {whole / 'last'} is not used"
-    assert notes[2] == f"the pooler of {whole / 'last'} is not used"
-    again = recipe("steps=2", "warmup=0", "learning_rate=0", f"start={tmp_path / 'third' / 'last'}")
-    pretrain(again, shards, tmp_path / "pairs", device="cpu", quiet=True)
+    assert notes[1] == f"the head next_sentence of {uninterrupted / 'last'} is not used"
+    assert notes[2] == f"the pooler of {uninterrupted / 'last'} is not used"
+    rerun = recipe("steps=2", "warmup=0", "learning_rate=0", f"start={tmp_path / 'third' / 'last'}")
+    pretrain(rerun, shards, tmp_path / "pairs", device="cpu", quiet=True)
     notes = read_events(tmp_path / "pairs" / "events.jsonl")[0]["notes"]
     assert notes[1:] == [f"{part} is new" for part in ("the head next_sentence", "the pooler")]
     third, pairs = (open_model(tmp_path / name / "last")[0].state_dict() for name in ("third", "pairs"))
     assert third.keys() < pairs.keys()
     assert all(torch.equal(pairs[name], value) for name, value in third.items())
-    wider = recipe("encoder.width=64", f"start={whole / 'last'}")
+    wider = recipe("encoder.width=64", f"start={uninterrupted / 'last'}")
     with pytest.raises(ConfigError, match=r"encoder.width=64 contradicts .*, where it is 32"):
         pretrain(wider, shards, tmp_path / "fourth", device="cpu", quiet=True)
 
 
 def test_patience_stops_a_run_early(shards: Path, tmp_path: Path) -> None:
     still = recipe("learning_rate=0", "warmup=0", "eval_every=2", "patience=2")
-    found = pretrain(still, shards, tmp_path / "run", device="cpu", quiet=True)
-    assert (found["steps"], found["best_step"]) == (6, 2)
-    assert pretrain(still, shards, tmp_path / "run", device="cpu", quiet=True)["steps"] == 6  # nor does it go on
+    result = pretrain(still, shards, tmp_path / "run", device="cpu", quiet=True)
+    assert (result["steps"], result["best_step"]) == (6, 2)
+    assert pretrain(still, shards, tmp_path / "run", device="cpu", quiet=True)["steps"] == 6  # nor is it resumed
 
 
 def test_shards_of_another_tokenizer_are_refused(shards: Path, tmp_path: Path) -> None:
-    """A tokenizer exchanged in the shards' folder, and shards exchanged under a run that goes on."""
+    """A tokenizer replaced in the shards' folder, and shards replaced under a resumed run."""
     base = shards.parent
     shutil.copytree(shards, tmp_path / "mixed")
     prepare.train_tokenizer(
@@ -316,32 +318,32 @@ def test_shards_of_another_tokenizer_are_refused(shards: Path, tmp_path: Path) -
     done = call("pretrain", "bert/tiny", "-d", tmp_path / "mixed", "-o", tmp_path / "r", "--device", "cpu")
     assert (done.returncode, done.stderr.count("\n")) == (65, 1)
     assert "is not the tokenizer that wrote" in done.stderr
-    few = recipe("steps=4", "warmup=0.25", "eval_every=0")
-    pretrain(few, shards, tmp_path / "run", device="cpu", quiet=True)
+    short = recipe("steps=4", "warmup=0.25", "eval_every=0")
+    pretrain(short, shards, tmp_path / "run", device="cpu", quiet=True)
     prepare.prepare([base / "text.txt"], tmp_path / "other", tokenizer=base / "t", held_out=0.2, workers=1, quiet=True)
     with pytest.raises(ConfigError, match="was trained with another data"):
-        pretrain(few, tmp_path / "other", tmp_path / "run", device="cpu", quiet=True)
+        pretrain(short, tmp_path / "other", tmp_path / "run", device="cpu", quiet=True)
 
 
-def test_a_run_resumes_with_equal_shards_from_another_path(whole: Path, shards: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_with_equal_shards_from_another_path(uninterrupted: Path, shards: Path, tmp_path: Path) -> None:
     base = shards.parent
     (tmp_path / "moved").mkdir()
     shutil.copy(base / "text.txt", tmp_path / "moved" / "words.txt")
-    again = {"tokenizer": base / "t", "held_out": 0.1, "workers": 1, "quiet": True}
-    prepare.prepare([tmp_path / "moved" / "words.txt"], tmp_path / "again", **again)
+    rerun = {"tokenizer": base / "t", "held_out": 0.1, "workers": 1, "quiet": True}
+    prepare.prepare([tmp_path / "moved" / "words.txt"], tmp_path / "again", **rerun)
     stop_after(4, lambda: pretrain(recipe(), shards, tmp_path / "run", device="cpu", quiet=True))
     pretrain(recipe(), tmp_path / "again", tmp_path / "run", device="cpu", quiet=True)
-    assert losses(tmp_path / "run") == losses(whole)
+    assert losses(tmp_path / "run") == losses(uninterrupted)
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 def test_a_resumed_run_keeps_its_precision(shards: Path, tmp_path: Path) -> None:
     begun = pretrain(recipe("precision=bf16", "steps=5"), shards, tmp_path, device="cpu", quiet=True)
-    again = pretrain(recipe("steps=5"), shards, tmp_path, device="cpu", quiet=True)
-    assert again["loss"] == begun["loss"]
-    held = config.read_file(Recipe, tmp_path / "recipe.json")
-    assert held.precision == "bf16"
-    assert recipe_changes(tmp_path, with_overrides(held, ["precision=auto"])) == []
+    rerun = pretrain(recipe("steps=5"), shards, tmp_path, device="cpu", quiet=True)
+    assert rerun["loss"] == begun["loss"]
+    opened = config.read_file(Recipe, tmp_path / "recipe.json")
+    assert opened.precision == "bf16"
+    assert recipe_changes(tmp_path, with_overrides(opened, ["precision=auto"])) == []
     with pytest.raises(ConfigError, match=r"precision was \"bf16\" and is now \"fp32\""):
         pretrain(recipe("precision=fp32", "steps=5"), shards, tmp_path, device="cpu", quiet=True)
 
@@ -353,8 +355,8 @@ def test_auto_precision_on_cuda_is_the_faster_one(
     monkeypatch.setattr(pretraining, "_time_precisions", lambda *given: seconds)
     monkeypatch.setattr(pretraining, "measure_peak_flops", lambda *given: 1e15)
     monkeypatch.setattr(World, "scalar", lambda self, value: torch.tensor(float(value)))
-    found, facts = resolve_auto(recipe(), tmp_path, World(device=torch.device("cuda")))
-    assert found.precision == expected
+    result, facts = resolve_auto(recipe(), tmp_path, World(device=torch.device("cuda")))
+    assert result.precision == expected
     assert facts == ({"precision_seconds": seconds} if seconds else {})
     assert resolve_auto(recipe("precision=fp32"), tmp_path, World())[0].precision == "fp32"
     assert resolve_auto(recipe(), tmp_path, World())[0].precision == "auto"  # on a CPU
@@ -375,8 +377,8 @@ def test_auto_cuda_graphs_are_for_short_steps(
     peak: float, words: list[str], size: int, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pretraining, "measure_peak_flops", lambda *given: peak)
-    asked, world = recipe("precision=bf16", *words), World(size=size, device=torch.device("cuda"))
-    assert resolve_auto(asked, tmp_path, world)[0].compute.cuda_graphs is expected
+    stopping, world = recipe("precision=bf16", *words), World(size=size, device=torch.device("cuda"))
+    assert resolve_auto(stopping, tmp_path, world)[0].compute.cuda_graphs is expected
     assert resolve_auto(recipe(), tmp_path, World())[0].compute.cuda_graphs == "auto"  # on a CPU
 
 
@@ -396,6 +398,6 @@ def test_batches_of_worker_processes_are_equal_and_survive_their_death(
     for process in there._workers._processes:
         process.kill()
     with pytest.warns(UserWarning, match="was killed: batches are made in this process now"):
-        found = there(20)
-    assert torch.equal(found[0].input_ids, here(20)[0].input_ids)
+        result = there(20)
+    assert torch.equal(result[0].input_ids, here(20)[0].input_ids)
     assert there._workers is None

@@ -1,4 +1,4 @@
-"""What a run under way says of itself."""
+"""Progress messages of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertsmith.training.step import Scores
 
 
 def test_time_left_ignores_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A minute to compile, then ten seconds for each of the other nine steps."""
+    """One minute of compilation, then ten seconds for each of the other nine steps."""
     clock = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock)
     stream = io.StringIO()
@@ -31,6 +31,6 @@ def test_time_left_ignores_the_first_step(monkeypatch: pytest.MonkeyPatch) -> No
         scores = Scores(loss=1.0, losses={"masked_lm": 1.0}, accuracies={}, counts={})
         step: Any = SimpleNamespace(number=number, tokens=1000, learning_rate=1e-3, scores=scores)
         show.step(step)
-    left = [line.split(" · ")[-1] for line in stream.getvalue().splitlines()]
-    assert left[0] == "9:00 left"  # all that is known after one step
-    assert left[1:] == [f"{seconds // 60}:{seconds % 60:02} left" for seconds in range(80, -1, -10)]
+    remaining = [line.split(" · ")[-1] for line in stream.getvalue().splitlines()]
+    assert remaining[0] == "9:00 left"  # the only estimate after one step
+    assert remaining[1:] == [f"{seconds // 60}:{seconds % 60:02} left" for seconds in range(80, -1, -10)]

@@ -1,4 +1,4 @@
-"""`init`: what is written, read again, is the same recipe, and every setting is explained by the code's comments."""
+"""`init`: written recipes round-trip, and every setting is explained by the comments of the code."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ def names_in(settings: dict[str, Any], above: str = "") -> Iterator[str]:
 
 
 def names_written(text: str) -> set[str]:
-    """Every setting of a file, those too that are commented out."""
-    table, found = "", set()
+    """Every setting of a file, including commented ones."""
+    table, written = "", set()
     for line in text.splitlines():
         key = line.removeprefix("# ").partition(" =")[0]
         if line.startswith("["):
             table = line.strip("[]") + "."
         elif " =" in line and key.isidentifier():
-            found.add(table + key)
-    return found
+            written.add(table + key)
+    return written
 
 
 @pytest.mark.parametrize("name", recipes.names())
-def test_every_recipe_survives_its_toml(name: str, tmp_path: Path) -> None:
-    made = recipes.find(name)
-    text = to_toml(made)
+def test_every_recipe_round_trips_through_toml(name: str, tmp_path: Path) -> None:
+    built = recipes.find(name)
+    text = to_toml(built)
     (tmp_path / "recipe.toml").write_text(text, encoding="utf-8")
-    assert config.read_file(Recipe, tmp_path / "recipe.toml") == made
+    assert config.read_file(Recipe, tmp_path / "recipe.toml") == built
     assert max(map(len, text.splitlines())) <= WIDTH
-    assert names_written(text) == set(names_in(config.to_dict(made)))
+    assert names_written(text) == set(names_in(config.to_dict(built)))
 
 
 CHANGES = {
@@ -70,37 +70,37 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_overrides_survive_the_toml(case: str) -> None:
+def test_overrides_round_trip_through_toml(case: str) -> None:
     name = "bert/no_nsp" if "packing.kind=stream" in CHANGES[case] else "bert/base"
-    made = with_overrides(recipes.find(name), CHANGES[case])
-    assert made != recipes.find(name)
-    text = to_toml(made)
-    assert config.from_dict(Recipe, tomllib.loads(text)) == made
+    built = with_overrides(recipes.find(name), CHANGES[case])
+    assert built != recipes.find(name)
+    text = to_toml(built)
+    assert config.from_dict(Recipe, tomllib.loads(text)) == built
     assert max(map(len, text.splitlines())) <= WIDTH
 
 
-def test_a_recipe_without_objectives_survives_the_toml() -> None:
-    made = replace(recipes.find("bert/tiny"), objectives={})
-    assert config.from_dict(Recipe, tomllib.loads(to_toml(made))) == made
+def test_a_recipe_without_objectives_round_trips_through_toml() -> None:
+    built = replace(recipes.find("bert/tiny"), objectives={})
+    assert config.from_dict(Recipe, tomllib.loads(to_toml(built))) == built
 
 
 @pytest.mark.parametrize(
     "cls", [Recipe, Unfreeze, BatchSizeWarmup, ComputeConfig, *CONFIGS], ids=lambda cls: cls.__module__
 )
 def test_every_setting_is_explained_in_the_code(cls: type) -> None:
-    silent = [name for name, said in comments(cls).items() if not said]
+    silent = [name for name, output in comments(cls).items() if not output]
     assert not silent, f"{cls.__module__}.{cls.__name__}: put a comment behind {', '.join(silent)}"
 
 
 def test_comments_have_types_and_defaults() -> None:
     lines = to_toml(recipes.find("bert/tiny")).splitlines()
-    found = {line.partition(" =")[0]: line for line in lines}
-    assert '(one of tokens, words, ngrams; default "tokens")' in found["units"]
-    assert "(whole number; default 12)" in found["layers"]
-    above = lines[lines.index(found["# feed_forward"]) - 1] + found["# feed_forward"]
+    written = {line.partition(" =")[0]: line for line in lines}
+    assert '(one of tokens, words, ngrams; default "tokens")' in written["units"]
+    assert "(whole number; default 12)" in written["layers"]
+    above = lines[lines.index(written["# feed_forward"]) - 1] + written["# feed_forward"]
     assert "(whole number; absent by default)" in above
-    assert "(list of 2, each a number; default [0.9, 0.999])" in found["betas"]
-    assert "(whole number; required)" in found["steps"]
+    assert "(list of 2, each a number; default [0.9, 0.999])" in written["betas"]
+    assert "(whole number; required)" in written["steps"]
     kinds = [line for line in lines if "one of adamw, bert_adam" in line]
     assert len(kinds) == 1
     assert any("(one of linear, bert, product, cosine" in line for line in lines)
@@ -121,15 +121,15 @@ class Sample:
 
 
 @dataclass
-class Heir(Sample):
-    """Of what the other has."""
+class Derived(Sample):
+    """Inherits the settings above."""
 
     second: str = ""  # another
 
 
 def test_comments_behind_and_above_settings_are_read() -> None:
     assert comments(Sample) == {"first": "behind", "second": "", "third": "above, in two lines within"}
-    assert comments(Heir) == comments(Sample) | {"second": "another"}
+    assert comments(Derived) == comments(Sample) | {"second": "another"}
 
 
 def test_null_other_than_the_default_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,8 +144,8 @@ def test_init_prints_and_writes_the_same(tmp_path: Path) -> None:
     assert call("init", "bert/mini", "encoder.layers=3", "-o", path).returncode == 0
     assert path.read_text(encoding="utf-8") == printed.stdout
     assert config.read_file(Recipe, path).encoder.layers == 3
-    again = call("init", path, "encoder.layers=5", "--json")
-    assert json.loads(again.stdout)["settings"]["encoder"]["layers"] == 5
+    reread = call("init", path, "encoder.layers=5", "--json")
+    assert json.loads(reread.stdout)["settings"]["encoder"]["layers"] == 5
 
 
 def test_init_replaces_a_file_only_with_force(tmp_path: Path) -> None:
@@ -160,10 +160,10 @@ def test_init_replaces_a_file_only_with_force(tmp_path: Path) -> None:
 
 
 def test_init_alone_lists_the_recipes() -> None:
-    found = json.loads(call("init", "--json").stdout)["recipes"]
-    assert [one["recipe"] for one in found] == recipes.names()
-    base = next(one for one in found if one["recipe"] == "bert/base")
-    assert base["parameters"] == 110_106_428  # as counted in transformers' BertForPreTraining, the tied matrix once
+    written = json.loads(call("init", "--json").stdout)["recipes"]
+    assert [one["recipe"] for one in written] == recipes.names()
+    base = next(one for one in written if one["recipe"] == "bert/base")
+    assert base["parameters"] == 110_106_428  # as in transformers' BertForPreTraining, the tied matrix counted once
     assert base["about"] == "12 layers of width 768."
     shown = call("init").stdout
     assert all(name in shown for name in recipes.names())
@@ -180,9 +180,9 @@ BAD: dict[str, tuple[list[str], int, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_clear_line(case: str, tmp_path: Path) -> None:
+def test_bad_input_is_reported_in_one_line(case: str, tmp_path: Path) -> None:
     words, status, part = BAD[case]
-    done = call(*[word.format(t=tmp_path) for word in words])
-    assert done.returncode == status, done.stderr
-    assert part in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    process = call(*[word.format(t=tmp_path) for word in words])
+    assert process.returncode == status, process.stderr
+    assert part in process.stderr
+    assert len(process.stderr.strip().splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Ranks find each other in torchrun's store, whatever dead ranks have left in it."""
+"""Ranks rendezvous through torchrun's store despite entries of dead ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_all_ranks_get_the_same_prefix() -> None:
 
 
 def test_entries_of_dead_ranks_are_ignored() -> None:
-    """Ten starts in one store; in some, a rank died before or after it got its reply."""
+    """Ten starts with one store; in some, a rank died before or after its reply."""
     store = dist.HashStore()
     for attempt in range(10):
         store.set("token/1", f"of a dead rank {attempt}")

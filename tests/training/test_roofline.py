@@ -1,4 +1,4 @@
-"""What a device can do at most: everything is measured, in units that hang together."""
+"""Roofline of a device: all ceilings are measured, in consistent units."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from bertsmith.training.roofline import SHAPES, measure
 
 def test_every_kind_of_ceiling_is_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roofline, "RUNS", 3)
-    said: list[str] = []
-    found = measure(torch.device("cpu"), size=64, tokens=512, say=said.append)
-    assert len(said) == len(found)
-    assert all(one["value"] > 0 for one in found)
-    kinds = [one["what"].split(",")[0].split(" ")[0] for one in found]
+    lines: list[str] = []
+    ceilings = measure(torch.device("cpu"), size=64, tokens=512, say=lines.append)
+    assert len(lines) == len(ceilings)
+    assert all(one["value"] > 0 for one in ceilings)
+    kinds = [one["what"].split(",")[0].split(" ")[0] for one in ceilings]
     assert kinds.count("product") == 1 + len(SHAPES)
     assert kinds.count("copy") == 1
-    assert {one["unit"] for one in found if one["what"].startswith("attention")} == {"ms"}
-    long, short = (next(one for one in found if f"rows of {length}, plain" in one["what"]) for length in (512, 128))
-    assert long["value"] > short["value"]  # the same tokens see four times as many others
-    terminal.device_limits(found)
+    assert {one["unit"] for one in ceilings if one["what"].startswith("attention")} == {"ms"}
+    long, short = (next(one for one in ceilings if f"rows of {length}, plain" in one["what"]) for length in (512, 128))
+    assert long["value"] > short["value"]  # the same tokens attend to four times as many
+    terminal.device_limits(ceilings)
     shown = capsys.readouterr().out
     assert "product 64 × 64 × 64" in shown
     assert "TFLOP/s" in shown
@@ -39,17 +39,15 @@ def test_a_device_without_cuda_graphs_is_timed_directly(monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_missing_gpu_is_one_line() -> None:
-    done = call("doctor", "--gpu")
-    assert done.returncode == 2
-    assert "finds only cpu" in done.stderr
+def test_a_missing_gpu_is_reported_in_one_line() -> None:
+    process = call("doctor", "--gpu")
+    assert process.returncode == 2
+    assert "finds only cpu" in process.stderr
 
 
 @pytest.mark.parametrize("slow", [0, 2, 3])
-def test_a_product_that_is_kept_waiting_does_not_make_the_peak_a_small_ones(
-    slow: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first product of a process starts libraries; any other may meet a moment in which others compute."""
+def test_a_slow_matrix_product_does_not_lower_the_peak(slow: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first matrix product initializes libraries; later ones may overlap with other processes."""
     sizes: list[int] = []
 
     def seconds(left: torch.Tensor) -> float:
@@ -62,8 +60,8 @@ def test_a_product_that_is_kept_waiting_does_not_make_the_peak_a_small_ones(
     assert set(sizes) == {128, 256, 512, 1024}
 
 
-def test_the_peak_is_found_soon_and_changes_nobodys_draws() -> None:
-    """bfloat16 takes a hundred times as long where a CPU has no instructions for it."""
+def test_the_peak_measurement_is_short_and_does_not_change_random_states() -> None:
+    """bfloat16 is a hundred times slower on a CPU without instructions for it."""
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
@@ -74,7 +72,7 @@ def test_the_peak_is_found_soon_and_changes_nobodys_draws() -> None:
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_a_process_that_runs_many_measures_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_measures_the_peak_once(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[torch.dtype] = []
 
     def measure(device: torch.device, dtype: torch.dtype) -> float:

@@ -1,4 +1,4 @@
-"""Dev examples are the task's own, or a share of train that depends on nothing but the texts."""
+"""Dev examples are the task's own, or a share of train that depends only on the texts."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_dev_fraction_splits_train(tmp_path: Path) -> None:
     assert 70 < len(dev) < 130
     assert not {one.texts for one in train} & {one.texts for one in dev}
     assert len(train) + len(dev) == 1000
-    again, other = split(tmp_path, "dev_fraction=0.1", "seed=5", rows=500)
-    assert other == [one for one in dev if one in [*again, *other]]  # whatever else there is
+    repeated, other = split(tmp_path, "dev_fraction=0.1", "seed=5", rows=500)
+    assert other == [one for one in dev if one in [*repeated, *other]]  # independent of other examples
 
 
 def test_a_larger_dev_fraction_contains_a_smaller_one(tmp_path: Path) -> None:
@@ -49,8 +49,8 @@ def test_questions_on_one_passage_stay_together() -> None:
         passage: {is_dev(Example(id="x", texts=(f"question {number}", passage)), 0.3) for number in range(5)}
         for passage in passages
     }
-    assert all(len(found) == 1 for found in aside.values())
-    assert 30 < sum(True in found for found in aside.values()) < 90
+    assert all(len(examples) == 1 for examples in aside.values())
+    assert 30 < sum(True in examples for examples in aside.values()) < 90
 
 
 def test_there_is_no_split_by_default(tmp_path: Path) -> None:
@@ -75,10 +75,10 @@ def test_invalid_dev_fractions(changes: list[str], how: dict[str, int], says: st
 
 def test_a_sweep_without_dev_examples_is_refused(tmp_path: Path) -> None:
     model, train = tiny_model(tmp_path), written(tmp_path / "train.csv", 60)
-    wanted = ["finetune", str(model), "-t", "classification", "--train", str(train), "-o", str(tmp_path / "run")]
-    wanted += ["--seeds", "2", "--device", "cpu", "epochs=1", "batch_size=16"]
-    refused = call(*wanted)
+    command = ["finetune", str(model), "-t", "classification", "--train", str(train), "-o", str(tmp_path / "run")]
+    command += ["--seeds", "2", "--device", "cpu", "epochs=1", "batch_size=16"]
+    refused = call(*command)
     assert refused.returncode == 78
     assert "pass --dev FILE, or use some of the training examples: dev_fraction=0.1" in refused.stderr
-    found = call(*wanted, "dev_fraction=0.3")
-    assert found.returncode == 0, found.stderr
+    accepted = call(*command, "dev_fraction=0.3")
+    assert accepted.returncode == 0, accepted.stderr

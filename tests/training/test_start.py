@@ -53,11 +53,11 @@ CONTRADICTIONS = {
 def test_a_setting_that_contradicts_the_folder_is_refused(case: str, tmp_path: Path) -> None:
     change, words = CONTRADICTIONS[case]
     path = folder(tmp_path / "m", heads=4)
-    again = [*SMALL[1:], "encoder.width=32", "encoder.heads=4"] if case == "kind" else []
-    recipe = started(path, change, *again, name="bert/no_nsp")
-    with pytest.raises(ConfigError) as found:
+    reopened = [*SMALL[1:], "encoder.width=32", "encoder.heads=4"] if case == "kind" else []
+    recipe = started(path, change, *reopened, name="bert/no_nsp")
+    with pytest.raises(ConfigError) as raised:
         load_weights(build_model(recipe, tokenizer()), path, tokenizer())
-    one_line(found, words.format(path))
+    one_line(raised, words.format(path))
 
 
 def test_a_recipe_of_a_file_keeps_its_encoder(tmp_path: Path) -> None:
@@ -88,9 +88,9 @@ def test_tokenizers_with_the_same_vocabulary_and_other_rules_are_refused(tmp_pat
     model = build_model(started(path), tokenizer())
     cased = WordPiece.build(tokenizer().tokens(), lowercase=False)
     assert cased.tokens() == tokenizer().tokens()
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as raised:
         load_weights(model, path, cased)
-    one_line(found, str(path), "the shards' vocabulary, but other rules", tokenizer().fingerprint, cased.fingerprint)
+    one_line(raised, str(path), "the shards' vocabulary, but other rules", tokenizer().fingerprint, cased.fingerprint)
     other = WordPiece.build([*SPECIALS.tokens(), "other"])
     with pytest.raises(ConfigError, match="another vocabulary than the shards"):
         load_weights(model, path, other)

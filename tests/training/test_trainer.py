@@ -1,4 +1,4 @@
-"""The trainer: counts first, divides once, clips, skips what is not finite, lets parts sleep, stops when asked."""
+"""The trainer: counts labels before dividing, clips, skips non-finite steps, freezes groups, stops on request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEVEL = TrainingPlan(steps=12, learning_rate=0.05, schedule=Schedule("constant_t
 
 
 def bert_feed(micro_batch_size: int, rows: int = 32) -> Any:
-    """`rows` rows a step in micro-batches of so many, for a real model; a third has no label for the second text."""
+    """`rows` rows per step in micro-batches for a real model; a third has no next-sentence label."""
 
     def of_step(step: int) -> Sequence[Batch]:
         chance = np.random.default_rng(step)
@@ -51,9 +51,9 @@ def bert_feed(micro_batch_size: int, rows: int = 32) -> Any:
 
 
 def bert_trainer(micro_batch_size: int, model: Model | None = None, **how: Any) -> Trainer:
-    made = model or pretraining_model(layers=2, dropout=0.0, attention_dropout=0.0)
+    run = model or pretraining_model(layers=2, dropout=0.0, attention_dropout=0.0)
     plan = TrainingPlan(steps=3, learning_rate=1e-3, schedule=Schedule("constant_then_decay"))
-    return Trainer(made, bert_feed(micro_batch_size), plan=plan, optimizer=bert_adam.Config(), **how)
+    return Trainer(run, bert_feed(micro_batch_size), plan=plan, optimizer=bert_adam.Config(), **how)
 
 
 def test_four_micro_batches_of_eight_equal_one_of_thirty_two() -> None:
@@ -65,7 +65,7 @@ def test_four_micro_batches_of_eight_equal_one_of_thirty_two() -> None:
         assert step.loss == pytest.approx(other.loss, rel=1e-5)
         assert step.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-5)
         for one, two in zip(whole.weights, parts.weights, strict=True):
-            if "qkv.bias" not in one.name:  # a third of it has a gradient of 0, and what is left is rounding
+            if "qkv.bias" not in one.name:  # a third of its gradient is 0 up to rounding
                 assert relative_difference(two.tensor.grad, one.tensor.grad) < 1e-4, one.name
     moved = max(
         relative_difference(one.tensor, two)
@@ -77,7 +77,7 @@ def test_four_micro_batches_of_eight_equal_one_of_thirty_two() -> None:
 
 
 def test_the_loss_is_the_mean_over_all_labels_not_a_mean_of_means() -> None:
-    """The toy's micro-batches ask unequally much, so a trainer that divides each by its own count is found out."""
+    """The toy's micro-batches have different label counts, so dividing each by its own count would differ."""
     whole, parts = trainer(), trainer(feed=feed(micro_batch_size=2))
     one, two = next(whole), next(parts)
     wrong = np.mean(
@@ -85,14 +85,14 @@ def test_the_loss_is_the_mean_over_all_labels_not_a_mean_of_means() -> None:
     )
     assert one.loss == pytest.approx(two.loss, rel=1e-6)
     assert abs(wrong - one.loss) > 1e-3
-    for mine, other in zip(whole.weights, parts.weights, strict=True):
-        assert torch.allclose(mine.tensor.grad, other.tensor.grad, atol=1e-6)
+    for own, other in zip(whole.weights, parts.weights, strict=True):
+        assert torch.allclose(own.tensor.grad, other.tensor.grad, atol=1e-6)
 
 
 def test_a_step_has_its_metrics() -> None:
-    made = trainer(feed=feed(micro_batch_size=4), plan=TrainingPlan(steps=4, learning_rate=0.5, warmup=0.5))
+    run = trainer(feed=feed(micro_batch_size=4), plan=TrainingPlan(steps=4, learning_rate=0.5, warmup=0.5))
     expected = Toy()(Toy().corrupt(toy_batch(0)))
-    first = next(made)
+    first = next(run)
     assert first.loss == pytest.approx(expected.mean().item(), rel=1e-6)
     for part, total in expected.sums.items():
         count = int(expected.counts[part])
@@ -104,10 +104,10 @@ def test_a_step_has_its_metrics() -> None:
     assert first.tokens == int((toy_batch(0).document_ids != 0).sum())
     assert not first.skipped
     assert first.seconds > 0
-    rest = list(made)
+    rest = list(run)
     assert [step.number for step in rest] == [2, 3, 4]
     assert [step.learning_rate for step in rest] == [0.25, 0.5, 0.25]
-    assert made.steps_done == 4
+    assert run.steps_done == 4
     assert {
         "step",
         "loss",
@@ -117,12 +117,12 @@ def test_a_step_has_its_metrics() -> None:
         "learning_rate",
         "tokens",
     } <= first.metrics().keys()
-    assert made.state().progress["tokens"] == sum(step.tokens for step in [first, *rest])
+    assert run.state().progress["tokens"] == sum(step.tokens for step in [first, *rest])
 
 
 def test_seconds_are_measured_by_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     class Event:
-        """An event of a device that was there at a moment, in milliseconds, after somebody waited for it."""
+        """A fake device event at a time in milliseconds, available after synchronization."""
 
         def __init__(self, moment: float) -> None:
             self.moment, self.waited = moment, False
@@ -143,31 +143,31 @@ def test_seconds_are_measured_by_the_device(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_evaluation_does_not_train() -> None:
-    made = trainer(dropout=0.5)
-    next(made)
-    before = snapshot(made.module.state_dict())
-    scores = made.evaluate([toy_batch(7, slice(0, 3)), toy_batch(7, slice(3, ROWS))])
-    again = made.evaluate([toy_batch(7)])
-    assert scores.loss == pytest.approx(again.loss, rel=1e-6)
-    assert scores.counts == again.counts
-    assert same(made.module.state_dict(), before)
-    assert made.module.eval()(made.model.corrupt(toy_batch(7))).mean().item() == pytest.approx(scores.loss, rel=1e-6)
-    next(made)
-    assert made.module.training
+    run = trainer(dropout=0.5)
+    next(run)
+    before = snapshot(run.module.state_dict())
+    scores = run.evaluate([toy_batch(7, slice(0, 3)), toy_batch(7, slice(3, ROWS))])
+    repeated = run.evaluate([toy_batch(7)])
+    assert scores.loss == pytest.approx(repeated.loss, rel=1e-6)
+    assert scores.counts == repeated.counts
+    assert same(run.module.state_dict(), before)
+    assert run.module.eval()(run.model.corrupt(toy_batch(7))).mean().item() == pytest.approx(scores.loss, rel=1e-6)
+    next(run)
+    assert run.module.training
     with pytest.raises(DataError, match="no batch to evaluate"):
-        made.evaluate([])
+        run.evaluate([])
     with pytest.raises(DataError, match="step 1 has no batch"):
         next(trainer(feed=lambda step: []))
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.1, 1e6])
 def test_gradients_are_clipped_by_their_global_norm(clip: float) -> None:
-    """Google's clip: g · clip / max(norm, clip), by one closed-form step of the reference optimiser."""
-    made = trainer(plan=LEVEL, optimiser=bert_adam.Config(), compute=ComputeConfig(max_grad_norm=clip))
+    """Google's clip: g · clip / max(norm, clip), in one closed-form step of the reference optimizer."""
+    run = trainer(plan=LEVEL, optimiser=bert_adam.Config(), compute=ComputeConfig(max_grad_norm=clip))
     twin = Toy()
     twin(twin.corrupt(toy_batch(0))).mean().backward()
     norm = math.sqrt(sum(float(parameter.grad.square().sum()) for parameter in twin.parameters()))
-    step = next(made)
+    step = next(run)
     assert step.gradient_norm == pytest.approx(norm, rel=1e-6)
     assert norm > 0.1
     factor = clip / max(norm, clip) if clip else 1.0
@@ -176,7 +176,7 @@ def test_gradients_are_clipped_by_their_global_norm(clip: float) -> None:
         second = 0.001 * (parameter.grad * factor) ** 2
         decay = 0.01 if parameter.ndim == 2 else 0.0
         expected = parameter - 0.05 * (first / (second.sqrt() + 1e-6) + decay * parameter)
-        assert torch.allclose(made.module.state_dict()[name], expected, atol=2e-5), name
+        assert torch.allclose(run.module.state_dict()[name], expected, atol=2e-5), name
 
 
 def test_frozen_groups_get_no_gradient_no_update_no_weight_decay() -> None:
@@ -185,40 +185,40 @@ def test_frozen_groups_get_no_gradient_no_update_no_weight_decay() -> None:
         learning_rate=0.05,
         unfreeze=(Unfreeze(after=0, groups=1), Unfreeze(after=2 / 6, groups=2), Unfreeze(after=4 / 6, groups=3)),
     )
-    made = trainer(plan=plan, optimiser=adamw.Config(weight_decay=0.5))
-    seen = []
-    before = snapshot(made.module.state_dict())
-    for _ in made:
-        with_gradient = {weight.group for weight in made.weights if weight.tensor.grad is not None}
-        moved = {weight.group for weight in made.weights if not torch.equal(weight.tensor, before[weight.name])}
+    run = trainer(plan=plan, optimiser=adamw.Config(weight_decay=0.5))
+    recorded = []
+    before = snapshot(run.module.state_dict())
+    for _ in run:
+        with_gradient = {weight.group for weight in run.weights if weight.tensor.grad is not None}
+        moved = {weight.group for weight in run.weights if not torch.equal(weight.tensor, before[weight.name])}
         assert moved == with_gradient
-        seen.append(moved)
-        before = snapshot(made.module.state_dict())
-    assert seen == [{2}, {2}, {1, 2}, {1, 2}, {0, 1, 2}, {0, 1, 2}]
+        recorded.append(moved)
+        before = snapshot(run.module.state_dict())
+    assert recorded == [{2}, {2}, {1, 2}, {1, 2}, {0, 1, 2}, {0, 1, 2}]
 
 
 def test_frozen_groups_do_not_count_in_the_gradient_norm() -> None:
-    awake, asleep = (
+    trainable, frozen = (
         trainer(plan=LEVEL),
         trainer(plan=TrainingPlan(steps=2, learning_rate=0.05, unfreeze=(Unfreeze(after=0, groups=1),))),
     )
-    assert 0 < next(asleep).gradient_norm < next(awake).gradient_norm
+    assert 0 < next(frozen).gradient_norm < next(trainable).gradient_norm
 
 
 def test_layer_decay_reduces_updates_of_deeper_groups() -> None:
-    """Adam's first corrected update is as long as the rate: 0.05 at the top, halved for each part further down."""
+    """Adam's first bias-corrected update has the size of the learning rate: 0.05 at the top, halved per group below."""
     plan = TrainingPlan(steps=2, learning_rate=0.05, layer_decay=0.5, schedule=Schedule("constant_then_decay"))
-    made = trainer(plan=plan, optimiser=adamw.Config(weight_decay=0.0))
-    before = snapshot(made.module.state_dict())
-    next(made)
-    for weight in made.weights:
+    run = trainer(plan=plan, optimiser=adamw.Config(weight_decay=0.0))
+    before = snapshot(run.module.state_dict())
+    next(run)
+    for weight in run.weights:
         moved = (weight.tensor.detach() - before[weight.name]).abs()
         expected = 0.05 * 0.5 ** (2 - weight.group)
         assert moved.max().item() == pytest.approx(expected, rel=1e-2), weight.name
 
 
 class Poisoned(Toy):
-    """A loss or gradients that are not finite in some forward passes."""
+    """Non-finite losses or gradients in some forward passes."""
 
     def __init__(self, *, where: str, value: float, passes: Sequence[int]) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ class Poisoned(Toy):
             return loss
         if self.where == "loss":
             return Loss({**loss.sums, "word": loss.sums["word"] + self.value}, loss.counts, loss.correct, loss.weights)
-        hidden = (self.heads["long"].bias * 0).sum()  # the loss stays as it is, its gradient does not
+        hidden = (self.heads["long"].bias * 0).sum()  # the loss is unchanged, its gradient is not finite
         hidden.register_hook(lambda gradient: gradient * self.value)
         return Loss({**loss.sums, "word": loss.sums["word"] + hidden}, loss.counts, loss.correct, loss.weights)
 
@@ -240,13 +240,13 @@ class Poisoned(Toy):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_non_finite_steps_are_skipped_and_reported(where: str, value: float, micro_batch_size: int) -> None:
-    """Twelve faults: the update is left out, the true value is in the report, the state stays fit to be saved."""
-    bad = [2 * ROWS // micro_batch_size + ROWS // micro_batch_size - 1]  # the last pass of the third step
+    """Twelve faults: the update is skipped, the true value is reported, the state can still be saved."""
+    bad = [2 * ROWS // micro_batch_size + ROWS // micro_batch_size - 1]  # the last forward pass of the third step
     model = Poisoned(where=where, value=value, passes=bad)
-    made = trainer(plan=LEVEL, model=model, feed=feed(micro_batch_size=micro_batch_size))
-    next(made), next(made)
-    before, state = snapshot(made.module.state_dict()), snapshot(made.optimizer.state())
-    step = next(made)
+    run = trainer(plan=LEVEL, model=model, feed=feed(micro_batch_size=micro_batch_size))
+    next(run), next(run)
+    before, state = snapshot(run.module.state_dict()), snapshot(run.optimizer.state())
+    step = next(run)
     assert step.skipped
     assert step.number == 3
     if where == "loss":
@@ -254,28 +254,28 @@ def test_non_finite_steps_are_skipped_and_reported(where: str, value: float, mic
     else:
         assert math.isfinite(step.loss)
     assert not math.isfinite(step.gradient_norm if where == "gradient" else step.loss)
-    assert same(made.module.state_dict(), before)
-    assert same(made.optimizer.state(), state)
-    made.state().check_finite()
-    following = next(made)
+    assert same(run.module.state_dict(), before)
+    assert same(run.optimizer.state(), state)
+    run.state().check_finite()
+    following = next(run)
     assert not following.skipped
     assert math.isfinite(following.loss)
-    assert not same(made.module.state_dict(), before)
+    assert not same(run.module.state_dict(), before)
 
 
 def test_too_many_consecutive_skipped_steps_end_the_run() -> None:
     model = Poisoned(where="loss", value=math.nan, passes=[1, 2, 4, 5, 6, 7])
-    made = trainer(plan=LEVEL, model=model, compute=ComputeConfig(max_skipped_steps=3))
-    seen = [step.skipped for step in itertools.islice(made, 7)]
+    run = trainer(plan=LEVEL, model=model, compute=ComputeConfig(max_skipped_steps=3))
+    recorded = [step.skipped for step in itertools.islice(run, 7)]
     with pytest.raises(Diverged, match=r"not finite in 3 consecutive steps \(step 7: loss nan, gradient norm"):
-        next(made)
-    assert seen == [False, True, True, False, True, True, True]
+        next(run)
+    assert recorded == [False, True, True, False, True, True, True]
     with pytest.raises(Diverged):
-        next(made)
+        next(run)
 
 
 def test_a_trainer_that_filters_non_finite_values_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broken build of F15: the check is gone, and the very assertions above fail."""
+    """The broken build of F15: without the check, the assertions above fail."""
     monkeypatch.setattr(torch, "isfinite", lambda tensor: torch.ones_like(tensor, dtype=torch.bool))
     with pytest.raises(AssertionError):
         test_non_finite_steps_are_skipped_and_reported("loss", math.nan, ROWS)
@@ -296,12 +296,12 @@ def test_dropout_is_a_function_of_seed_step_and_micro_batch() -> None:
 
 def test_activation_checkpointing_is_bit_identical() -> None:
     plain = bert_trainer(16, pretraining_model(layers=3))
-    again = bert_trainer(16, pretraining_model(layers=3), compute=ComputeConfig(activation_checkpointing=True))
+    repeated = bert_trainer(16, pretraining_model(layers=3), compute=ComputeConfig(activation_checkpointing=True))
     passed = []
-    block = again.model.layer_groups()[2]
+    block = repeated.model.layer_groups()[2]
     block.feed_forward.register_forward_hook(lambda *anything: passed.append(1))
-    assert [step.loss.hex() for step in plain] == [step.loss.hex() for step in again]
-    assert same(plain.module.state_dict(), again.module.state_dict())
+    assert [step.loss.hex() for step in plain] == [step.loss.hex() for step in repeated]
+    assert same(plain.module.state_dict(), repeated.module.state_dict())
     assert len(passed) == 2 * 2 * 3, "each of two micro-batches of three steps passes twice"
 
 
@@ -314,7 +314,7 @@ def test_compiled_steps_have_one_graph_and_equal_losses(monkeypatch: pytest.Monk
             assert other.scores.counts == step.scores.counts
 
 
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 does it another way
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 instructions differs
 def test_bf16_losses_are_close() -> None:
     exact, half = bert_trainer(32), bert_trainer(32, precision="bf16")
     one, two = next(exact), next(half)
@@ -324,14 +324,14 @@ def test_bf16_losses_are_close() -> None:
 
 
 def test_deterministic_algorithms_can_be_required(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU this makes runs bit-identical (tests/gpu); here, that the switch is turned and a run still works."""
+    """On a GPU this makes runs bit-identical (tests/gpu); here the setting is applied and a run still works."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     try:
-        made = bert_trainer(32, compute=ComputeConfig(deterministic=True))
+        run = bert_trainer(32, compute=ComputeConfig(deterministic=True))
         assert torch.are_deterministic_algorithms_enabled()
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-        assert not next(made).skipped
+        assert not next(run).skipped
     finally:
         torch.use_deterministic_algorithms(False)
         os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
@@ -343,21 +343,21 @@ def test_invalid_compute_settings() -> None:
             ComputeConfig(**wrong)
 
 
-def test_ends_with_the_plan() -> None:
-    made = trainer(plan=TrainingPlan(steps=3, learning_rate=0.05))
-    assert len(list(made)) == 3
-    assert not made.stopped
-    assert list(made) == []
+def test_a_run_ends_with_its_plan() -> None:
+    run = trainer(plan=TrainingPlan(steps=3, learning_rate=0.05))
+    assert len(list(run)) == 3
+    assert not run.stopped
+    assert list(run) == []
 
 
 def test_a_stop_request_after_the_last_step_has_no_effect() -> None:
     stopper = StopSignal()
-    made = trainer(plan=TrainingPlan(steps=3, learning_rate=0.05), stop_signal=stopper)
-    for step in made:
+    run = trainer(plan=TrainingPlan(steps=3, learning_rate=0.05), stop_signal=stopper)
+    for step in run:
         if step.number == 3:
             stopper.request()
-    assert made.steps_done == 3
-    assert not made.stopped
+    assert run.steps_done == 3
+    assert not run.stopped
 
 
 def test_the_clock_ends_a_run_and_is_resumed() -> None:
@@ -367,11 +367,11 @@ def test_the_clock_ends_a_run_and_is_resumed() -> None:
         now[0] += 1.0
         return now[0]
 
-    made = trainer(plan=TrainingPlan(steps=10**6, learning_rate=1.0, minutes=0.5), clock=clock)
-    rates = [step.learning_rate for step in made]
+    run = trainer(plan=TrainingPlan(steps=10**6, learning_rate=1.0, minutes=0.5), clock=clock)
+    rates = [step.learning_rate for step in run]
     assert 5 < len(rates) < 30
     assert rates == sorted(rates, reverse=True)
-    assert made.seconds >= 30
+    assert run.seconds >= 30
     halfway = trainer(plan=TrainingPlan(steps=10**6, learning_rate=1.0, minutes=0.5), clock=clock)
     for _ in range(len(rates) // 2):
         next(halfway)
@@ -383,7 +383,7 @@ def test_the_clock_ends_a_run_and_is_resumed() -> None:
 
 
 @pytest.mark.parametrize("compiles", [False, True])
-def test_the_clock_starts_with_training_and_stands_still_for_the_compiler(
+def test_the_clock_starts_with_training_and_pauses_during_compilation(
     compiles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
@@ -395,47 +395,47 @@ def test_the_clock_starts_with_training_and_stands_still_for_the_compiler(
 
     monkeypatch.setattr(torch, "compile", lambda function, **how: function)
     plan = TrainingPlan(steps=10**6, learning_rate=1.0, warmup=0.5, minutes=0.5)
-    made = trainer(plan=plan, feed=slow, clock=lambda: now[0], compute=ComputeConfig(compile=compiles))
-    now[0] += 500.0  # what comes before the first step is no training
-    rates = [step.learning_rate for step in made]
+    run = trainer(plan=plan, feed=slow, clock=lambda: now[0], compute=ComputeConfig(compile=compiles))
+    now[0] += 500.0  # time before the first step is not training
+    rates = [step.learning_rate for step in run]
     assert 30 <= len(rates) <= 32
-    assert rates[1] < 0.2  # still at the beginning of the warm-up
-    assert made.seconds < 32
+    assert rates[1] < 0.2  # still at the start of the warm-up
+    assert run.seconds < 32
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_run_after_the_step_under_way(number: signal.Signals) -> None:
+def test_a_signal_ends_the_run_after_the_current_step(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with StopSignal() as stopper:
-        made = trainer(stop_signal=stopper)
-        seen = []
-        for step in made:
-            seen.append(step.number)
+        run = trainer(stop_signal=stopper)
+        recorded = []
+        for step in run:
+            recorded.append(step.number)
             if step.number == 4:
                 os.kill(os.getpid(), number)
-        assert seen == [1, 2, 3, 4]
-        assert made.stopped
-        assert made.state().step == 4
+        assert recorded == [1, 2, 3, 4]
+        assert run.stopped
+        assert run.state().step == 4
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) == before
 
 
-def test_a_second_signal_does_not_wait() -> None:
+def test_a_second_signal_interrupts_immediately() -> None:
     with StopSignal() as stopper:
         stopper.request()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
 
 
-def test_what_sleeps_drops_nothing() -> None:
-    thawing = TrainingPlan(
+def test_frozen_groups_do_not_use_dropout() -> None:
+    unfreezing = TrainingPlan(
         steps=4, learning_rate=1e-3, unfreeze=(Unfreeze(after=0, groups=1), Unfreeze(after=0.5, groups=99))
     )
     model = pretraining_model(layers=2, dropout=0.1, attention_dropout=0.0)
-    made = Trainer(model, bert_feed(32), plan=thawing, optimizer=bert_adam.Config())
-    next(made)
-    assert [part.training for part in made.model.layer_groups()] == [False] * (made.groups - 1) + [True]
-    next(made)
-    next(made)
-    assert all(part.training for part in made.model.layer_groups())
+    run = Trainer(model, bert_feed(32), plan=unfreezing, optimizer=bert_adam.Config())
+    next(run)
+    assert [part.training for part in run.model.layer_groups()] == [False] * (run.groups - 1) + [True]
+    next(run)
+    next(run)
+    assert all(part.training for part in run.model.layer_groups())

@@ -1,4 +1,4 @@
-"""A small world for tests of training: a model of three parts that takes no time, and its batches."""
+"""Fixtures of training tests: a fast model of three layer groups, and its batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE, WIDTH, LENGTH, ROWS = 23, 6, 7, 8
 
 
 class Toy(nn.Module):
-    """Guesses each word and how long each row is. Bottom: a table; middle: a matrix and a norm; top: two heads."""
+    """Predicts each word and the row length. Bottom: embeddings; middle: a matrix and a norm; top: two heads."""
 
     def __init__(self, *, dropout: float = 0.0, seed: int = 0) -> None:
         super().__init__()
@@ -56,20 +56,20 @@ class Toy(nn.Module):
 
 
 def toy_batch(step: int, rows: slice = slice(None)) -> Batch:
-    """Some of the rows of a step: texts of unequal length, so that equal micro-batches ask unequally much."""
+    """Rows of a step: texts of different lengths, so that equal micro-batches have different label counts."""
     generator = torch.Generator().manual_seed(step)
     ids = torch.randint(1, SIZE, (ROWS, LENGTH), generator=generator)
     lengths = torch.randint(1, LENGTH + 1, (ROWS,), generator=generator)
     document = (torch.arange(LENGTH) < lengths[:, None]).int()
     ids, document, lengths = (ids * document)[rows], document[rows], lengths[rows]
-    nothing = torch.zeros_like(ids)
+    no_offsets = torch.zeros_like(ids)
     return Batch(
         input_ids=ids,
-        position_ids=nothing,
-        segment_ids=nothing,
+        position_ids=no_offsets,
+        segment_ids=no_offsets,
         document_ids=document,
         special_mask=document == 0,
-        sample_ids=nothing,
+        sample_ids=no_offsets,
         epoch=torch.tensor(0),
         cu_seqlens=torch.zeros(2, dtype=torch.int32),
         cls_positions=torch.zeros(len(ids), dtype=torch.int64),
@@ -79,12 +79,12 @@ def toy_batch(step: int, rows: slice = slice(None)) -> Batch:
 
 
 def feed(*, micro_batch_size: int = ROWS, rank: int = 0, ranks: int = 1) -> Callable[[int], Sequence[Batch]]:
-    """The micro-batches of each step, those of one rank where there are several."""
+    """The micro-batches of each step, or those of one rank."""
 
     def of_step(step: int) -> Sequence[Batch]:
         begins = range(0, ROWS, micro_batch_size)
-        mine = begins[rank * len(begins) // ranks : (rank + 1) * len(begins) // ranks]
-        return [toy_batch(step, slice(begin, begin + micro_batch_size)) for begin in mine]
+        left_value = begins[rank * len(begins) // ranks : (rank + 1) * len(begins) // ranks]
+        return [toy_batch(step, slice(begin, begin + micro_batch_size)) for begin in left_value]
 
     return of_step
 
@@ -96,7 +96,7 @@ def trainer(
     dropout: float = 0.0,
     **how: Any,
 ) -> Trainer:
-    """A trainer of the toy model with settings that move every weight."""
+    """A trainer of the toy model with settings that change every weight."""
     given = {"feed": feed(), **how}
     toy, batches = given.pop("model", None) or Toy(dropout=dropout), given.pop("feed")
     chosen = plan or TrainingPlan(steps=12, learning_rate=0.05, warmup=0.25)
@@ -113,6 +113,8 @@ def snapshot(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
-def same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
-    """Whether two sets of tensors are equal bit for bit."""
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+def same(left_tensors: dict[str, Tensor], right_tensors: dict[str, Tensor]) -> bool:
+    """Whether two sets of tensors are bitwise equal."""
+    return left_tensors.keys() == right_tensors.keys() and all(
+        torch.equal(left_tensors[name], right_tensors[name]) for name in left_tensors
+    )
