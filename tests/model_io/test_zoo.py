@@ -37,7 +37,7 @@ LOGITS = {
         "sentence_order": "sop_logits",
         "replaced_token": "logits",
     },
-    "ForSequenceClassification": {"classify": "logits"},
+    "ForSequenceClassification": {"classify": "logits", "multi_label": "logits"},
     "ForTokenClassification": {"tag": "logits"},
     "ForQuestionAnswering": {"span": "start_logits"},
     "ForMultipleChoice": {"choose": "logits"},
@@ -102,6 +102,25 @@ def test_folder_opens_with_equal_outputs_and_is_saved_for_its_library(case: Case
     save_model(predictor.model, predictor.tokenizer, tmp_path / "ours")
     compare(predictor, tmp_path / "ours", case)
     shutil.rmtree(tmp_path)
+
+
+def test_multi_label_models_give_every_label_its_own_probability(tmp_path: Path) -> None:
+    case = Case("bert", head="ForSequenceClassification", weights="multi-label")
+    zoo.write(case, tmp_path / "theirs")
+    predictor = bertsmith.load(tmp_path / "theirs", device="cpu")
+    pipeline = transformers.pipeline("text-classification", str(tmp_path / "theirs"), device="cpu", top_k=None)
+    texts = [text for text in case.texts if text and "[MASK]" not in text]
+    for text, expected, shares in zip(texts, pipeline(texts), predictor.predict_proba(texts).values, strict=True):
+        assert [one["label"] for one in predictor.predict(text)] == [one["label"] for one in expected]
+        np.testing.assert_allclose(
+            [one["score"] for one in predictor.predict(text)], [one["score"] for one in expected], atol=TOLERANCE
+        )
+        assert sorted(shares, reverse=True) == pytest.approx(
+            [one["score"] for one in predictor.predict(text)], abs=1e-6
+        )
+        assert len(predictor.predict(text, top_k=2)) == 2
+    save_model(predictor.model, predictor.tokenizer, tmp_path / "ours")
+    assert '"problem_type": "multi_label_classification"' in (tmp_path / "ours" / "config.json").read_text()
 
 
 # --- sentence-transformers
