@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bertsmith.errors import DataError
 from bertsmith.model_io.folder_tokenizer import MOST_BYTES, check_fits, read_tokenizer
@@ -21,13 +22,14 @@ from bertsmith.model_io.loading import Loader, Weights
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CONFIG, FolderFacts, check_target, chosen_heads, open_model, save_model
 from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles
+from bertsmith.model_io.sentence_transformers import MODULES, encoder_folder, read_sentence_settings, sentence_files
 from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
 from bertsmith.model_io.unpickling import MARGIN
 from bertsmith.model_io.untrusted_files import MEBIBYTE, ConfigReader, UntrustedFile, exists, read_json, shown
 from bertsmith.system.durable import PARTIAL, Disk
 from bertsmith.tokenizers.folder import read_vocabulary
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.tokenizers.wordpiece import WordPiece
+from bertsmith.tokenizers.wordpiece import WordPiece, infer_rules
 
 PICKLED = "pytorch_model.bin"
 PICKLED_INDEX = "pytorch_model.bin.index.json"
@@ -52,30 +54,39 @@ def import_folder(
 ) -> FolderFacts:
     """Writes `source` as a model folder and returns the summary of opening it.
 
-    `lowercase` is for Google's checkpoints, which do not store it; None: lower-case if the vocabulary has no capital
-    letters. `head`, `ignore_heads` and `tokenizer` as for `open_model`.
+    `lowercase`: instead of the tokenizer's setting; None: as declared, or where nothing is declared, as in Google's
+    checkpoints, lower-case if the vocabulary has no capital letters. `head`, `ignore_heads` and
+    `tokenizer` as for `open_model`.
     """
     source, output, disk = Path(source), Path(os.path.abspath(output)), disk or Disk()
     if not source.is_dir():
         raise DataError(f"{source} is not a folder: expected a folder with weights")
     check_target(output, replace=replace)
-    facts = {"imported from": source.resolve().name}
-    save = partial(save_model, folder=output, facts=facts, replace=replace, disk=disk)
+    facts, root, unread = {"imported from": source.resolve().name}, source, []
+    source = encoder_folder(root)
+
+    def save(model: Model, tokenizer: Tokenizer) -> None:
+        settings = read_sentence_settings(root, model.encoder)
+        kept = exists(root, MODULES) and not settings.unread
+        files = sentence_files(settings, model.encoder) if kept else {}
+        unread.extend([f"{settings.unread}; only the encoder was imported"] if settings.unread else [])
+        save_model(model, tokenizer, output, facts=facts, extra_files=files, replace=replace, disk=disk)
+
     notes: Iterable[str]
     if exists(source, WEIGHTS) or exists(source, INDEX):
-        model, words, opened = open_model(source, head=head, ignore_heads=ignore_heads, tokenizer=tokenizer)
+        opening: dict[str, Any] = {"head": head, "ignore_heads": ignore_heads, "tokenizer": tokenizer}
+        model, words, opened = open_model(source, lowercase=lowercase, **opening)
         save(model, words)
         notes = opened.notes
     else:
         convert = partial(_convert, heads=chosen_heads(head, ignore_heads), save=save)
         if exists(source, PICKLED) or exists(source, PICKLED_INDEX):
-            notes = _import_pickled(
-                source, output, disk, partial(convert, words=partial(read_tokenizer, Path(tokenizer or source)))
-            )
+            read = partial(read_tokenizer, Path(tokenizer or source), lowercase=lowercase)
+            notes = _import_pickled(source, output, disk, partial(convert, words=read))
         else:
             notes = _import_google(source, lowercase, tokenizer, convert)
     _, _, saved = open_model(output)
-    return dataclasses.replace(saved, notes=tuple(dict.fromkeys([*notes, *saved.notes])))
+    return dataclasses.replace(saved, notes=tuple(dict.fromkeys([*notes, *unread, *saved.notes])))
 
 
 def _convert(
@@ -96,21 +107,20 @@ def _import_google(source: Path, lowercase: bool | None, words: str | Path | Non
         raise DataError(f"{source} has {what}: expected a folder with one model")
     if words:
         with TensorFlowCheckpoint(source, checkpoints[0]) as weights:
-            return convert(weights, source / GOOGLE_CONFIG, words=partial(read_tokenizer, Path(words)))
+            return convert(
+                weights, source / GOOGLE_CONFIG, words=partial(read_tokenizer, Path(words), lowercase=lowercase)
+            )
     UntrustedFile(source, GOOGLE_VOCABULARY, most=MOST_BYTES).close()
     tokens = read_vocabulary(source / GOOGLE_VOCABULARY)
-    reason = "as requested"
-    if lowercase is None:
-        lowercase = not any(token != token.lower() for token in tokens if not token.startswith("["))
-        reason = f"as the vocabulary has {'no ' if lowercase else ''}capital letters"
+    rules, note = infer_rules(tokens, lowercase)
 
     def tokenizer(rows: int) -> Tokenizer:
         check_fits(len(tokens), rows, source)
-        return WordPiece.build(tokens, lowercase=lowercase)
+        return WordPiece.build(tokens, **rules)
 
     with TensorFlowCheckpoint(source, checkpoints[0]) as weights:
         notes = convert(weights, source / GOOGLE_CONFIG, words=tokenizer)
-    return [f"lowercase={str(lowercase).lower()}, {reason}", *notes]
+    return [note, *notes]
 
 
 def _import_pickled(source: Path, output: Path, disk: Disk, convert: Convert) -> list[str]:

@@ -101,6 +101,7 @@ class Loader:
         new = dict(self._named(head, new=True) for head in wanted)
         self._drop_copies(kept | new)
         vocabulary = self._vocabulary(tokenizer)
+        self.notes += tokenizer.notes
         context = build_context(self._without_memory(config), vocabulary=vocabulary, seed=seed)
         made = self._heads(kept | new, context, new=new)
         readers = {head.name for head in made if head.reads_pooled}
