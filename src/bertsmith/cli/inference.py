@@ -12,9 +12,11 @@ from bertsmith import load
 
 app = typer.Typer()
 POOLING_HELP = (
-    "mean (over all tokens), first (the [CLS] token) or pooled; default: as configured in a "
+    "mean (over all tokens), first (the [CLS] token), max, mean_sqrt_len or pooled; default: as configured in a "
     "sentence-transformers folder, else mean."
 )
+RANK_PROMPT_HELP = 'Embeddings: prompt of the {0}; "" for none; default: the prompt "{0}" if the folder has it.'
+PROMPT_HELP = 'Prompt of a sentence-transformers folder; "" for none; default: the folder\'s default prompt.'
 NO_ANSWER_HELP = "Predict no answer if it outscores the best answer by MARGIN; default: the model's threshold."
 TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results, best first.")]
 Source = Annotated[str, typer.Argument(metavar="FILE|TEXT", help="A text of any length, or a file with one.")]
@@ -22,6 +24,7 @@ Index = Annotated[int | None, opt.at_least(1, "Counted from 1; default: the mean
 
 
 @app.command("fill-mask")
+@opt.opens_model
 def fill_mask(
     model: opt.ModelFolder,
     text: Annotated[
@@ -31,31 +34,37 @@ def fill_mask(
     target: Annotated[list[str] | None, opt.option("--target", "Score this word; may be repeated.", "WORD")] = None,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Predict the masked words of a text."""
     from bertsmith.reports import terminal_predictions
 
-    result = load(model, device=device).fill_mask(text, top_k=top_k, targets=target)
+    result = load(model, device=device, **opening).fill_mask(text, top_k=top_k, targets=target)
     masks = result if result and isinstance(result[0], list) else [result]
     opt.print_result({"text": text, "fillings": masks}, as_json, lambda: terminal_predictions.fillings(masks))
 
 
 @app.command("next-sentence")
+@opt.opens_model
 def next_sentence(
     model: opt.ModelFolder,
     first: Annotated[str, typer.Argument(metavar="A", help="A text.")],
     second: Annotated[str, typer.Argument(metavar="B", help="A text that may follow it.")],
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Predict whether text B follows text A."""
     from bertsmith.reports import terminal_predictions
 
-    result = load(model, device=device).next_sentence(first, second)
+    result = load(model, device=device, **opening).next_sentence(first, second)
     opt.print_result(result, as_json, lambda: terminal_predictions.next_sentence(result))
 
 
 @app.command()
+@opt.opens_model
 def embed(
     model: opt.ModelFolder,
     source: Annotated[str, typer.Argument(metavar="FILE|TEXT", help="A file of texts (txt: one per line), or a text.")],
@@ -68,6 +77,7 @@ def embed(
     normalize: Annotated[
         bool | None, opt.option("--normalize/--no-normalize", "Scale the vectors to length 1.")
     ] = None,
+    prompt: Annotated[str | None, typer.Option(metavar="NAME", help=PROMPT_HELP)] = None,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
     encoding: opt.Encoding = "utf-8",
@@ -76,20 +86,32 @@ def embed(
     device: opt.Device = "auto",
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Compute text embeddings."""
     from bertsmith.inference.text_files import embed_source, parse_layers
     from bertsmith.reports import terminal_predictions
 
     options = {"pooling": pooling, "layers": parse_layers(layers), "combine": combine, "normalize": normalize}
+    options["prompt"] = prompt
     reading = opt.read_options(_one_text_per_line(file_format, source), field, encoding, errors)
     facts = embed_source(
-        model, source, output, options=options, reading=reading, limit=limit, device=device, quiet=quiet or as_json
+        model,
+        source,
+        output,
+        options=options,
+        reading=reading,
+        limit=limit,
+        device=device,
+        quiet=quiet or as_json,
+        **opening,
     )
     opt.print_result(facts, as_json, lambda: terminal_predictions.embeddings(facts))
 
 
 @app.command()
+@opt.opens_model
 def classify(
     model: opt.ModelFolder,
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts of any length.")],
@@ -99,34 +121,40 @@ def classify(
     top_k: TopK = 1,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Predict labels, or numbers for a regression model."""
     from bertsmith.reports import terminal_predictions
 
     inputs = texts if second is None else [(text, second) for text in texts]
-    results = load(model, device=device).predict(inputs, top_k=top_k)
+    results = load(model, device=device, **opening).predict(inputs, top_k=top_k)
     lists = [one if isinstance(one, list) else [one] for one in results]
     facts = {"predictions": [{"text": text, "results": some} for text, some in zip(texts, lists, strict=True)]}
     opt.print_result(facts, as_json, lambda: terminal_predictions.predictions(texts, lists))
 
 
 @app.command()
+@opt.opens_model
 def ner(
     model: opt.ModelFolder,
     source: Source,
     unit: Annotated[str, typer.Option(help="The unit that the model tags: word, part or character.")] = "word",
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Find the named entities of a text."""
     from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
-    entities = load(model, device=device).ner(read_text(source), unit=unit)
+    entities = load(model, device=device, **opening).ner(read_text(source), unit=unit)
     opt.print_result({"entities": entities}, as_json, lambda: terminal_predictions.entities(entities))
 
 
 @app.command()
+@opt.opens_model
 def ask(
     model: opt.ModelFolder,
     question: Annotated[str, typer.Argument(help="The question.")],
@@ -137,34 +165,40 @@ def ask(
     no_answer: Annotated[float | None, typer.Option(metavar="MARGIN", help=NO_ANSWER_HELP)] = None,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Answer a question with a span of a text."""
     from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
     passage = read_text(context)
-    result = load(model, device=device).answer(question, passage, top_k=top_k, no_answer=no_answer)
+    result = load(model, device=device, **opening).answer(question, passage, top_k=top_k, no_answer=no_answer)
     answers = result if isinstance(result, list) else [result]
     facts = {"question": question, "answers": answers}
     opt.print_result(facts, as_json, lambda: terminal_predictions.answers(passage, answers))
 
 
 @app.command()
+@opt.opens_model
 def choose(
     model: opt.ModelFolder,
     question: Annotated[str, typer.Argument(help="A question, or the beginning of a text.")],
     choices: Annotated[list[str], typer.Argument(metavar="CHOICE...", help="At least two.")],
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Choose one of several answers or endings."""
     from bertsmith.reports import terminal_predictions
 
-    result = load(model, device=device).choose(question, choices)
+    result = load(model, device=device, **opening).choose(question, choices)
     opt.print_result(result, as_json, lambda: terminal_predictions.choices(choices, result))
 
 
 @app.command()
+@opt.opens_model
 def rank(
     model: opt.ModelFolder,
     query: Annotated[str, typer.Argument(help="The query.")],
@@ -172,6 +206,10 @@ def rank(
     positive: Annotated[
         str, typer.Option(metavar="LABEL", help="Label whose probability is the score; default: the second of two.")
     ] = "",
+    prompt: Annotated[str | None, typer.Option(metavar="NAME", help=RANK_PROMPT_HELP.format("query"))] = None,
+    document_prompt: Annotated[
+        str | None, typer.Option(metavar="NAME", help=RANK_PROMPT_HELP.format("document"))
+    ] = None,
     top_k: TopK = 10,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
@@ -180,6 +218,8 @@ def rank(
     limit: opt.Limit = None,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Rank texts by relevance to a query. Uses a model of text pairs, or the cosine similarity of embeddings."""
     from bertsmith.inference.text_files import read_texts
@@ -187,11 +227,13 @@ def rank(
 
     reading = opt.read_options(_one_text_per_line(file_format, file), field, encoding, errors)
     documents = read_texts(file, reading, limit=limit)
-    ranked = load(model, device=device).rank(query, documents, positive=positive)[:top_k]
+    prompts = {"prompt": prompt, "document_prompt": document_prompt}
+    ranked = load(model, device=device, **opening).rank(query, documents, positive=positive, **prompts)[:top_k]
     opt.print_result({"query": query, "ranked": ranked}, as_json, lambda: terminal_predictions.ranking(ranked))
 
 
 @app.command()
+@opt.opens_model
 def attention(
     model: opt.ModelFolder,
     text: Annotated[str, typer.Argument(help="A text.")],
@@ -200,11 +242,13 @@ def attention(
     head: Index = None,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Show the attention weights between the tokens of a text."""
     from bertsmith.reports import terminal_predictions
 
-    facts = load(model, device=device).attention(text, second).to_json(layer, head)
+    facts = load(model, device=device, **opening).attention(text, second).to_json(layer, head)
     opt.print_result(facts, as_json, lambda: terminal_predictions.attention_map(facts))
 
 
