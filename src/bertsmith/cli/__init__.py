@@ -17,7 +17,7 @@ import typer
 from bertsmith import __version__
 from bertsmith.cli import data, doctor, evaluation, inference, models, recipes, runs, serve, studies, training
 from bertsmith.cli.options import Output, Quiet, is_first_rank
-from bertsmith.errors import BertsmithError, FolderWarning, PeerLostError, StoppedError
+from bertsmith.errors import BertsmithError, FolderWarning, PeerLostError, StoppedError, UnknownWordsWarning
 
 app = typer.Typer(
     name="bertsmith",
@@ -76,6 +76,7 @@ def main() -> NoReturn:
     """Runs a command. Every error that a user can cause is one line on stderr and an exit code."""
     signal.signal(signal.SIGTERM, _stop)
     warnings.showwarning = partial(_show_warning, warnings.showwarning)
+    warnings.simplefilter("always", UnknownWordsWarning)
     try:
         status = command(*sys.argv[1:2])(standalone_mode=False) or 0
         if status == INTERRUPTED:
@@ -102,11 +103,11 @@ def main() -> NoReturn:
 
 
 def _show_warning(usual: Any, message: Any, category: type[Warning], *place: Any) -> None:
-    """A choice about a model folder is one line on stderr."""
-    if not issubclass(category, FolderWarning):
+    """A choice about a model folder, or a text with unknown words, is one line on stderr."""
+    if not issubclass(category, FolderWarning | UnknownWordsWarning):
         usual(message, category, *place)
     elif is_first_rank():
-        print(f"bertsmith: note: {message}", file=sys.stderr)
+        print(f"bertsmith: {'note' if issubclass(category, FolderWarning) else 'warning'}: {message}", file=sys.stderr)
 
 
 _received: list[int] = []  # signals that arrived while an error was being reported

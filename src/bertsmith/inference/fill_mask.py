@@ -42,6 +42,7 @@ class FillMaskPipeline(TextModel):
         """
         require_pipeline(self.model, "fill-mask")
         check_top_k(top_k)
+        self.check_words(text.replace(self.tokenizer.id_to_token(self.tokenizer.mask_id), " "))
         results = [
             _score_targets(self, text, run, targets)[:top_k] if targets else _beam_search(self, text, run, top_k=top_k)
             for run in find_masks(self.tokenizer, text)

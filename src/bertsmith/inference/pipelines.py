@@ -103,6 +103,7 @@ class TextPipelines(TextModel):
     def next_sentence(self, first: str, second: str) -> dict[str, Any]:
         """The probability that the second text follows the first: `{"is_next", "not_next", "truncated"}`."""
         head = require_pipeline(self.model, "next-sentence")
+        self.check_words(first, second)
         row = self.tokenizer.frame(*map(self.tokenizer.encode, (first, second)), max_length=self.max_length)
         (logits,) = self.backend.run(LogitsQuery(head), [ModelInput((row,))])
         is_next, not_next = torch.from_numpy(logits).softmax(-1).tolist()
@@ -187,6 +188,7 @@ class TextPipelines(TextModel):
         self, texts: Sequence[tuple[str, ...]], task: TextTask
     ) -> tuple[list[Prediction], tuple[int, ...]]:
         """A prediction for each text or pair, from the mean logits of its windows, and its number of windows."""
+        self.check_words(*(text for one in texts for text in one))
         encoded = encode_texts((text for one in texts for text in one), self.tokenizer)
         features = [
             Features(rows=(row,), example_index=index)
@@ -205,6 +207,7 @@ class TextPipelines(TextModel):
         self, task: Task, examples: Sequence[Example], *, length: int
     ) -> tuple[list[Prediction], dict[str, bool]]:
         """A prediction for each example, and `truncated` for the results if an example was truncated."""
+        self.check_words(*(text for example in examples for text in example.texts))
         features = task.rows(examples, self.tokenizer, max_length=length)
         predictions = task.decode(examples, features, self.logits(features, task.objective))
         return predictions, {"truncated": True} if truncated_examples(features) else {}

@@ -26,7 +26,7 @@ from bertsmith.inference.encoder_outputs import (
     normalized,
 )
 from bertsmith.inference.fill_mask import FillMaskPipeline
-from bertsmith.inference.forward import Backend, LocalBackend, ModelInput
+from bertsmith.inference.forward import CHECKED_TEXTS, Backend, LocalBackend, ModelInput
 from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.model_io.model import Model
@@ -133,6 +133,7 @@ class Predictor(TextPipelines, FillMaskPipeline):
 
     def attention(self, text: str, second: str | None = None) -> Attention:
         """Attention weights of every layer and head over a text or a pair."""
+        self.check_words(text, *([] if second is None else [second]))
         encoded = [self.tokenizer.encode(one) for one in (text, second) if one is not None]
         row = self.tokenizer.frame(*encoded, max_length=self.max_length)
         (weights,) = self.backend.run(AttentionQuery(), [ModelInput((row,))])
@@ -242,6 +243,7 @@ class Predictor(TextPipelines, FillMaskPipeline):
     def _rows(self, texts: Sequence[str] | Sequence[Sequence[int]], max_length: int) -> list[Row]:
         inputs: list[Any] = list(texts)
         as_ids = bool(inputs) and not isinstance(inputs[0], str)
+        self.check_words(*([] if as_ids else inputs[:CHECKED_TEXTS]))
         encoded = list(map(self._encoded_ids, inputs)) if as_ids else self.tokenizer.encode_batch(inputs)
         return [self.tokenizer.frame(one, max_length=max_length) for one in encoded]
 

@@ -147,6 +147,7 @@ def shard_facts(index: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "held_out_tokens": held_out.tokens,
         **index.get("counts", {}),
         "tokens_per_sentence": train.tokens / max(train.sentences, 1),
+        **({"unknown_word_rate": index["unknown_word_rate"]} if "unknown_word_rate" in index else {}),
         "bytes_per_token": size / max(train.tokens + held_out.tokens, 1),
         "bytes": size,
     }
