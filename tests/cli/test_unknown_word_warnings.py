@@ -16,6 +16,7 @@ from bertsmith.errors import UnknownWordsWarning
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives import classify, masked_lm, next_sentence
 from bertsmith.tokenizers.unknown_words import check_unknown_words
+from bertsmith.training import sweep
 
 FOREIGN = "서울은 한국의 수도이다"
 KNOWN = "the smith has red iron"
@@ -91,7 +92,7 @@ def test_prepare_warns(folder: Path, tmp_path: Path) -> None:
         assert json.loads(done.stdout)["unknown_word_rate"] == pytest.approx(1 / 3)
 
 
-def test_finetune_evaluate_and_predict_warn(folder: Path, tmp_path: Path) -> None:
+def test_finetune_evaluate_and_predict_warn(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[dict[str, object]] = [{"text": f"{FOREIGN} the", "label": label} for label in "ab" * 4]
     data, known = write(tmp_path / "d.jsonl", rows), write(tmp_path / "k.jsonl", [{"text": "the iron", "label": "a"}])
     files = ("-t", "classification", "--train", data, "--dev", data)
@@ -102,6 +103,8 @@ def test_finetune_evaluate_and_predict_warn(folder: Path, tmp_path: Path) -> Non
     done = call(*tuning, "-o", tmp_path / "sweep", "--seeds", 2)
     assert is_one_warning(done, "75")
     assert json.loads(done.stdout)["unknown_word_rate"] == 0.75
+    monkeypatch.setattr(sweep, "run_parallel", lambda runs, jobs: (one.run() for one in runs))
+    assert is_one_warning(call(*tuning, "-o", tmp_path / "parallel", "--seeds", 2, "--jobs", 2), "75")
     done = call("evaluate", tmp_path / "run", "--file", data, "--json")
     assert is_one_warning(done, "75")
     assert json.loads(done.stdout)["unknown_word_rate"] == 0.75
