@@ -17,6 +17,10 @@ class DataError(BertsmithError):
     exit_code = 65
 
 
+class FolderWarning(UserWarning):
+    """A choice that was made about a model folder which does not say it; the message says how to choose otherwise."""
+
+
 class PeerLostError(BertsmithError):
     """Another process of the same run ended; that process reports the reason."""
 

@@ -24,7 +24,7 @@ from model_io.folder_fixtures import (
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.model_io.importers import import_folder
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
-from bertsmith.objectives import choose, classify, masked_lm, regress, span, tag
+from bertsmith.objectives import choose, classify, masked_lm, multi_label, regress, span, tag
 
 COLOURS = ("red", "green", "파랑")
 
@@ -32,6 +32,7 @@ COLOURS = ("red", "green", "파랑")
 SETTINGS = {
     "classes": classify.Config(labels=COLOURS, dropout=0.3),
     "numbers": regress.Config(dropout=0.0),
+    "several classes": multi_label.Config(labels=COLOURS, dropout=0.2),
     "words": tag.Config(labels=("O", "B-PER", "I-PER"), dropout=0.25),
     "choices": choose.Config(dropout=0.4),
     "spans": span.Config(),
@@ -113,7 +114,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no text": ({"id2label": {"0": 1, "1": 2, "2": 3}}, "must map every class index"),
     "twice": ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "'a' more than once"),
     "count": ({"id2label": ..., "num_labels": 10**9}, "num_labels=1000000000, but the weights have 3"),
-    "problem": ({"problem_type": "multi_label_classification"}, "problem_type='multi_label_classification'"),
+    "problem": ({"problem_type": "ranking"}, "problem_type='ranking'.*--ignore-heads"),
     "dropout": ({"classifier_dropout": 1.5}, "classifier_dropout=1.5 must be a number"),
     "odd": ({"id2label": {"0": "a\n", "1": "b", "2": "a\n"}}, "more than once"),
 }
@@ -129,13 +130,83 @@ def test_wrong_labels(case: str, tmp_path: Path) -> None:
     assert list(open_model(path, objectives=())[0].objectives) == []
 
 
-def test_weights_of_a_head_that_the_architecture_does_not_name(tmp_path: Path) -> None:
+def test_weights_of_a_head_that_the_class_does_not_have_are_noted(tmp_path: Path) -> None:
     path = foreign(tmp_path / "m", SETTINGS["classes"])
     change_config(path, architectures=["BertModel"])
-    with pytest.raises(DataError) as found:
+    opened, _, facts = open_model(path)
+    assert (list(opened.objectives), facts.notes) == ([], ("unused weights: classifier.bias, classifier.weight",))
+    assert open_model(path, head="classify")[0].objectives["classify"].config.labels == COLOURS
+
+
+IOB = {"0": "O", "1": "B-PER", "2": "I-PER"}
+OWN: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, Any], list[str], str]] = {
+    "text classification": ({"classifier": (3, 32)}, {}, ["classify"], "read as the head classify"),
+    "tagging": ({"classifier": (3, 32)}, {"id2label": IOB}, ["tag"], "read as the head tag"),
+    "another classifier": ({"classifier": (3, 32), "slots": (9, 32)}, {}, ["classify"], "unused weights: slots.bias"),
+    "question answering": ({"qa_outputs": (2, 32)}, {}, ["span"], "qa_outputs.* is read as the head span"),
+    "an answer type": ({"qa_outputs": (3, 32)}, {}, [], "qa_outputs.bias is not read, whose kind it does not say"),
+    "one number": ({"classifier": (1, 32)}, {}, [], "classifier.bias is not read, whose kind it does not say"),
+    "regression": ({"classifier": (1, 32)}, {"problem_type": "regression"}, ["regress"], "head regress"),
+    "labels of another head": ({"classifier": (7, 32)}, {"id2label": IOB | {"3": "x"}}, [], "is not read"),
+    "two layers": ({"classifier.0": (32, 32), "classifier.2": (3, 32)}, {}, [], "classifier.0.bias is not read"),
+    "a layer before": ({"classifier": (3, 32), "dense": (32, 32)}, {}, [], "which dense.bias may precede"),
+    "a recurrent layer": ({"qa_outputs": (2, 32), "lstm.0": (64, 32, 2)}, {}, [], "which lstm.0.bias may precede"),
+}
+
+
+@pytest.mark.parametrize("case", OWN)
+def test_heads_of_a_class_that_is_not_known(case: str, tmp_path: Path) -> None:
+    layers, values, heads, note = OWN[case]
+    path = foreign(tmp_path / "m", "masked_lm")
+    change_config(path, architectures=["BertForIntents"], **values)
+    sizes = {f"{name}.weight": shape for name, shape in layers.items()}
+    sizes |= {f"{name}.bias": shape[:1] for name, shape in layers.items()}
+    change_weights(path, lambda tensors: tensors | {name: torch.ones(size) for name, size in sizes.items()})
+    opened, _, facts = open_model(path)
+    assert set(opened.objectives) == {"masked_lm", *heads}
+    assert note in "; ".join(facts.notes)
+    assert list(open_model(path, ignore_heads=True)[0].objectives) == []
+
+
+def test_a_head_is_chosen_by_name(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "m", SETTINGS["classes"])
+    change_config(path, architectures=["MyParser"])
+    assert list(open_model(path, head="tag")[0].objectives) == ["tag"]
+    with pytest.raises(BertsmithError, match=r"qa_outputs.*has no head span: --head NAME reads another"):
+        open_model(path, head="span")
+    with pytest.raises(BertsmithError, match="--head tag and --ignore-heads exclude each other"):
+        open_model(path, head="tag", ignore_heads=True)
+
+
+def test_unknown_weights_beside_an_encoder_without_prefix_are_refused_in_a_class_that_is_not_known(
+    tmp_path: Path,
+) -> None:
+    path = foreign(tmp_path / "m", "masked_lm")
+
+    def bare(tensors: Tensors) -> Tensors:
+        encoder = {name.removeprefix("bert."): value for name, value in tensors.items() if name.startswith("bert.")}
+        return encoder | {"adapter.weight": torch.ones(3, 32)}
+
+    change_weights(path, bare)
+    change_config(path, architectures=["BertModel"])
+    assert open_model(path)[2].notes == ("unused weights: adapter.weight",)
+    change_config(path, architectures=["BertWithAdapters"])
+    with pytest.raises(DataError, match=r"unexpected weights: adapter\.weight"):
         open_model(path)
-    one_line(found, "classifier.bias", "pass objectives, one of choose, classify, regress, tag")
-    assert open_model(path, objectives=["classify"])[0].objectives["classify"].config.labels == COLOURS
+
+
+def test_a_tokenizer_of_another_folder(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "m", SETTINGS["classes"])
+    (tmp_path / "words").mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
+        (path / name).rename(tmp_path / "words" / name)
+    with pytest.raises(DataError, match="--tokenizer DIR"):
+        open_model(path)
+    assert open_model(path, tokenizer=tmp_path / "words")[1].fingerprint == tokenizer().fingerprint
+    import_folder(path, tmp_path / "whole", tokenizer=tmp_path / "words")
+    assert open_model(tmp_path / "whole")[1].fingerprint == tokenizer().fingerprint
+    with pytest.raises(DataError, match="words2 has no tokenizer"):
+        open_model(path, tokenizer=tmp_path / "words2")
 
 
 def test_a_head_of_another_size(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def theirs(tmp_path: Path) -> Path:
         ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000, but the weights have 2 layers"),
         ({"num_attention_heads": 5}, "width=32 must be a multiple of heads=5"),
         ({"max_position_embeddings": 0}, "max_position_embeddings=0 must be an integer"),
-        ({"hidden_activation": "swiglu"}, "activation=swiglu is unknown"),
+        ({"hidden_activation": "swiglu"}, "hidden_activation='swiglu' is not supported"),
         ({"pad_token_id": ...}, "padding_id=50283 is outside a vocabulary"),
         ({"model_type": "modern"}, "is of a 'modern' model"),
     ],

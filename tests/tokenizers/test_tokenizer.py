@@ -164,11 +164,11 @@ def test_saving_goes_through_the_given_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "not a supported tokenizer"),
+        ({}, "is not a tokenizer: it has no tokenizer.json"),
         ({"tokenizer_config.json": b'{"tokenizer_class": "LlamaTokenizer"}'}, "LlamaTokenizer"),
         ({"tokenizer_config.json": b"{"}, "tokenizer_config.json is not JSON"),
         ({"tokenizer_config.json": b"[1]"}, "must hold a JSON object, not list"),
-        ({"tokenizer.json": b'{"model": {"type": "WordPiece"}}'}, "has no vocabulary"),
+        ({"tokenizer.json": b'{"model": {"type": "WordPiece"}}'}, "tokenizer.json cannot be read"),
         ({"vocab.txt": b"\xff\xfe"}, "vocab.txt is not UTF-8"),
         ({"vocab.txt": b"[PAD]\na\n"}, r"lacks the special tokens \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
     ],

@@ -84,7 +84,15 @@ def test_a_vocabulary_file_alone_is_enough(tmp_path: Path) -> None:
     assert WordPiece.from_vocabulary(path).encode("É e").ids.tolist() == [6, 6]
     assert WordPiece.from_vocabulary(path, lowercase=False).encode("E é").ids.tolist() == [7, 5]
     assert WordPiece.from_vocabulary(path, strip_accents=False).encode("É e").ids.tolist() == [5, 6]
-    assert load(tmp_path).encode("É e").ids.tolist() == [6, 6]
+    cased = load(tmp_path)
+    assert cased.encode("E é É").ids.tolist() == [7, 5, 1]
+    assert cased.notes == ("lowercase=false, as the vocabulary has capital letters",)
+    path.write_text("\n".join([*SPECIALS, "서울", "e"]))
+    korean = load(tmp_path)
+    assert korean.encode("서울 E").ids.tolist() == [5, 6]
+    (note,) = korean.notes
+    assert note.startswith("lowercase=true, as the vocabulary has no capital letters; strip_accents=false")
+    assert load(tmp_path, lowercase=False).encode("서울 E").ids.tolist() == [5, 1]
 
 
 def test_broken_vocabulary_files_say_what_is_wrong(tmp_path: Path) -> None:
@@ -110,27 +118,29 @@ def test_old_folders_have_no_definition(tmp_path: Path, stated: dict[str, bool],
     assert (tokenizer.max_length, tokenizer.mask_id) == (64, 6)
 
 
-def test_case_is_taken_from_the_definition_where_the_settings_are_silent(tmp_path: Path) -> None:
+def test_silent_settings_are_those_of_the_class_as_in_transformers(tmp_path: Path) -> None:
     learn(TEXT, lowercase=False).save(tmp_path)
     path = tmp_path / "tokenizer_config.json"
     settings = json.loads(path.read_text())
     silent = {key: settings[key] for key in settings if key not in ("do_lower_case", "strip_accents")}
     path.write_text(json.dumps(silent))
-    assert load(tmp_path).rules()["lowercase"] is False
+    tokenizer = load(tmp_path)
+    assert tokenizer.rules()["lowercase"] is True
+    assert "--cased" in tokenizer.notes[0]
+    assert load(tmp_path, lowercase=False).rules()["lowercase"] is False
     path.write_text(json.dumps(silent | {"do_lower_case": True}))
     assert load(tmp_path).rules()["lowercase"] is True
     path.write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}))
     assert load(tmp_path).rules()["lowercase"] is False
 
 
-def test_other_rules_under_no_known_name_are_refused(tmp_path: Path) -> None:
+def test_other_rules_under_no_known_name_are_run_as_they_are(tmp_path: Path) -> None:
     learn(TEXT).save(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
     definition = json.loads((tmp_path / "tokenizer.json").read_text())
-    for part in ("pre_tokenizer", "normalizer"):
-        (tmp_path / "tokenizer.json").write_text(json.dumps(definition | {part: {"type": "Whitespace"}}))
-        with pytest.raises(DataError, match=f"{part} is Whitespace"):
-            load(tmp_path)
+    for changes in ({"pre_tokenizer": {"type": "Whitespace"}}, {"normalizer": {"type": "Lowercase"}}):
+        (tmp_path / "tokenizer.json").write_text(json.dumps(definition | changes))
+        assert load(tmp_path).kind == "tokenizer.json"
 
 
 def test_settings_for_transformers_are_never_left_open() -> None:

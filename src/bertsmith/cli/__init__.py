@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import time
-from functools import cache
+import warnings
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -15,7 +16,7 @@ import typer
 from bertsmith import __version__
 from bertsmith.cli import data, doctor, evaluation, inference, models, recipes, runs, serve, studies, training
 from bertsmith.cli.options import Output, Quiet, is_first_rank
-from bertsmith.errors import BertsmithError, PeerLostError, StoppedError
+from bertsmith.errors import BertsmithError, FolderWarning, PeerLostError, StoppedError
 
 app = typer.Typer(
     name="bertsmith",
@@ -63,6 +64,7 @@ OUT_OF_MEMORY = (
 def main() -> NoReturn:
     """Runs a command. Every error that a user can cause is one line on stderr and an exit code."""
     signal.signal(signal.SIGTERM, _stop)
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
     try:
         status = command()(standalone_mode=False) or 0
         if status == INTERRUPTED:
@@ -86,6 +88,14 @@ def main() -> NoReturn:
         if type(error).__name__ == "OutOfMemoryError":  # of torch, which may not be imported
             _exit(OUT_OF_MEMORY, BertsmithError.exit_code)
         raise
+
+
+def _show_warning(usual: Any, message: Any, category: type[Warning], *place: Any) -> None:
+    """A choice about a model folder is one line on stderr."""
+    if not issubclass(category, FolderWarning):
+        usual(message, category, *place)
+    elif is_first_rank():
+        print(f"bertsmith: note: {message}", file=sys.stderr)
 
 
 _received: list[int] = []  # signals that arrived while an error was being reported

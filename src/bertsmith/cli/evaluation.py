@@ -19,6 +19,7 @@ Settings = Annotated[list[str] | None, opt.overrides("max_length=256")]
 
 
 @app.command()
+@opt.opens_model
 def evaluate(
     model: Tuned,
     task: TaskName = "",
@@ -31,6 +32,8 @@ def evaluate(
     device: opt.Device = "auto",
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Evaluate a fine-tuned model. Reports scores, baselines, confusion matrix, calibration and the worst errors."""
     from bertsmith.errors import BertsmithError, DataError
@@ -45,7 +48,7 @@ def evaluate(
     finetuned = evaluator.finetune_config_of(model)
     files = evaluator.evaluation_files(finetuned, opt.given(**{"data": data, split: dev or file}), split=split)
     settings = evaluator.make_evaluation_config(finetuned, task, overrides or [])
-    result = evaluate_with(settings, model, files, split, device, quiet=quiet or as_json)
+    result = evaluate_with(settings, model, files, split, device, quiet=quiet or as_json, **opening)
     if not result.scores and not (output and result.submission):
         raise DataError(f"{split} has no labels: choose another --split, or use bertsmith predict")
     written = write_evaluation(result, output) if output else []
@@ -54,6 +57,7 @@ def evaluate(
 
 
 @app.command()
+@opt.opens_model
 def predict(
     model: Tuned,
     file: Annotated[Path, typer.Option(metavar="FILE", help="Examples, with or without labels.")],
@@ -63,6 +67,8 @@ def predict(
     device: opt.Device = "auto",
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Predict all examples of a file. Without -o, print JSON lines on stdout."""
     from bertsmith.evaluation import evaluator
@@ -72,7 +78,7 @@ def predict(
         check_output(output)
     finetuned = evaluator.finetune_config_of(model)
     settings = evaluator.make_evaluation_config(finetuned, task, overrides or [])
-    opened = evaluator.open_evaluator(settings, model, {"test": file}, device=device)
+    opened = evaluator.open_evaluator(settings, model, {"test": file}, device=device, **opening)
     rows = prediction_rows(opened, quiet=quiet or as_json)
     if output is None:
         for line in json_lines(rows):

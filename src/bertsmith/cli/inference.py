@@ -12,9 +12,11 @@ from bertsmith import load
 
 app = typer.Typer()
 POOLING_HELP = (
-    "mean (over all tokens), first (the [CLS] token) or pooled; default: as configured in a "
+    "mean (over all tokens), first (the [CLS] token), max, mean_sqrt_len or pooled; default: as configured in a "
     "sentence-transformers folder, else mean."
 )
+RANK_PROMPT_HELP = 'Embeddings: prompt of the {0}; "" for none; default: the prompt "{0}" if the folder has it.'
+PROMPT_HELP = 'Prompt of a sentence-transformers folder; "" for none; default: the folder\'s default prompt.'
 NO_ANSWER_HELP = "Predict no answer if it outscores the best answer by MARGIN; default: the model's threshold."
 FULL_VOCABULARY_HELP = (
     "Probabilities over the full vocabulary, special tokens included, as in transformers; default: special tokens are "
@@ -27,6 +29,7 @@ Index = Annotated[int | None, opt.at_least(1, "Counted from 1; default: the mean
 
 
 @app.command("fill-mask")
+@opt.opens_model
 def fill_mask(
     model: opt.ModelFolder,
     text: Annotated[
@@ -37,32 +40,38 @@ def fill_mask(
     full_vocabulary: Annotated[bool, opt.option("--full-vocabulary", FULL_VOCABULARY_HELP)] = False,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Predict the masked words of a text."""
     from bertsmith.reports import terminal_predictions
 
     options: dict[str, Any] = {"targets": target, "full_vocabulary": full_vocabulary}
-    result = load(model, device=device).fill_mask(text, top_k=top_k, **options)
+    result = load(model, device=device, **opening).fill_mask(text, top_k=top_k, **options)
     masks = result if result and isinstance(result[0], list) else [result]
     opt.print_result({"text": text, "fillings": masks}, as_json, lambda: terminal_predictions.fillings(masks))
 
 
 @app.command("next-sentence")
+@opt.opens_model
 def next_sentence(
     model: opt.ModelFolder,
     first: Annotated[str, typer.Argument(metavar="A", help="A text.")],
     second: Annotated[str, typer.Argument(metavar="B", help="A text that may follow it.")],
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Predict whether text B follows text A, or, with ALBERT's sentence-order head, whether A and B are in order."""
     from bertsmith.reports import terminal_predictions
 
-    result = load(model, device=device).next_sentence(first, second)
+    result = load(model, device=device, **opening).next_sentence(first, second)
     opt.print_result(result, as_json, lambda: terminal_predictions.next_sentence(result))
 
 
 @app.command()
+@opt.opens_model
 def embed(
     model: opt.ModelFolder,
     source: Annotated[str, typer.Argument(metavar="FILE|TEXT", help="A file of texts (txt: one per line), or a text.")],
@@ -75,6 +84,7 @@ def embed(
     normalize: Annotated[
         bool | None, opt.option("--normalize/--no-normalize", "Scale the vectors to length 1.")
     ] = None,
+    prompt: Annotated[str | None, typer.Option(metavar="NAME", help=PROMPT_HELP)] = None,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
     encoding: opt.Encoding = "utf-8",
@@ -83,20 +93,32 @@ def embed(
     device: opt.Device = "auto",
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Compute text embeddings."""
     from bertsmith.inference.text_files import embed_source, parse_layers
     from bertsmith.reports import terminal_predictions
 
     options = {"pooling": pooling, "layers": parse_layers(layers), "combine": combine, "normalize": normalize}
+    options["prompt"] = prompt
     reading = opt.read_options(_one_text_per_line(file_format, source), field, encoding, errors)
     facts = embed_source(
-        model, source, output, options=options, reading=reading, limit=limit, device=device, quiet=quiet or as_json
+        model,
+        source,
+        output,
+        options=options,
+        reading=reading,
+        limit=limit,
+        device=device,
+        quiet=quiet or as_json,
+        **opening,
     )
     opt.print_result(facts, as_json, lambda: terminal_predictions.embeddings(facts))
 
 
 @app.command()
+@opt.opens_model
 def classify(
     model: opt.ModelFolder,
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts of any length.")],
@@ -106,46 +128,59 @@ def classify(
     top_k: TopK = 1,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Predict labels, or numbers for a regression model."""
     from bertsmith.reports import terminal_predictions
 
     inputs = texts if second is None else [(text, second) for text in texts]
-    results = load(model, device=device).predict(inputs, top_k=top_k)
+    results = load(model, device=device, **opening).predict(inputs, top_k=top_k)
     lists = [one if isinstance(one, list) else [one] for one in results]
     facts = {"predictions": [{"text": text, "results": some} for text, some in zip(texts, lists, strict=True)]}
     opt.print_result(facts, as_json, lambda: terminal_predictions.predictions(texts, lists))
 
 
 @app.command()
+@opt.opens_model
 def ner(
     model: opt.ModelFolder,
     source: Source,
     unit: Unit = "word",
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Find the named entities of a text."""
     from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
-    entities = load(model, device=device).ner(read_text(source), unit=unit)
+    entities = load(model, device=device, **opening).ner(read_text(source), unit=unit)
     opt.print_result({"entities": entities}, as_json, lambda: terminal_predictions.entities(entities))
 
 
 @app.command("tag-words")
+@opt.opens_model
 def tag_words(
-    model: opt.ModelFolder, source: Source, unit: Unit = "word", device: opt.Device = "auto", as_json: opt.Json = False
+    model: opt.ModelFolder,
+    source: Source,
+    unit: Unit = "word",
+    device: opt.Device = "auto",
+    as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Predict the label of each word of a text, such as its part of speech."""
     from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
-    words = load(model, device=device).tag_words(read_text(source), unit=unit)
+    words = load(model, device=device, **opening).tag_words(read_text(source), unit=unit)
     opt.print_result({"words": words}, as_json, lambda: terminal_predictions.word_labels(words))
 
 
 @app.command()
+@opt.opens_model
 def ask(
     model: opt.ModelFolder,
     question: Annotated[str, typer.Argument(help="The question.")],
@@ -156,34 +191,40 @@ def ask(
     no_answer: Annotated[float | None, typer.Option(metavar="MARGIN", help=NO_ANSWER_HELP)] = None,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Answer a question with a span of a text."""
     from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
     passage = read_text(context)
-    result = load(model, device=device).answer(question, passage, top_k=top_k, no_answer=no_answer)
+    result = load(model, device=device, **opening).answer(question, passage, top_k=top_k, no_answer=no_answer)
     answers = result if isinstance(result, list) else [result]
     facts = {"question": question, "answers": answers}
     opt.print_result(facts, as_json, lambda: terminal_predictions.answers(passage, answers))
 
 
 @app.command()
+@opt.opens_model
 def choose(
     model: opt.ModelFolder,
     question: Annotated[str, typer.Argument(help="A question, or the beginning of a text.")],
     choices: Annotated[list[str], typer.Argument(metavar="CHOICE...", help="At least two.")],
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Choose one of several answers or endings."""
     from bertsmith.reports import terminal_predictions
 
-    result = load(model, device=device).choose(question, choices)
+    result = load(model, device=device, **opening).choose(question, choices)
     opt.print_result(result, as_json, lambda: terminal_predictions.choices(choices, result))
 
 
 @app.command()
+@opt.opens_model
 def rank(
     model: opt.ModelFolder,
     query: Annotated[str, typer.Argument(help="The query.")],
@@ -191,6 +232,10 @@ def rank(
     positive: Annotated[
         str, typer.Option(metavar="LABEL", help="Label whose probability is the score; default: the second of two.")
     ] = "",
+    prompt: Annotated[str | None, typer.Option(metavar="NAME", help=RANK_PROMPT_HELP.format("query"))] = None,
+    document_prompt: Annotated[
+        str | None, typer.Option(metavar="NAME", help=RANK_PROMPT_HELP.format("document"))
+    ] = None,
     top_k: TopK = 10,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
@@ -199,6 +244,8 @@ def rank(
     limit: opt.Limit = None,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Rank texts by relevance to a query. Uses a model of text pairs, or the cosine similarity of embeddings."""
     from bertsmith.inference.text_files import read_texts
@@ -206,11 +253,13 @@ def rank(
 
     reading = opt.read_options(_one_text_per_line(file_format, file), field, encoding, errors)
     documents = read_texts(file, reading, limit=limit)
-    ranked = load(model, device=device).rank(query, documents, positive=positive)[:top_k]
+    prompts = {"prompt": prompt, "document_prompt": document_prompt}
+    ranked = load(model, device=device, **opening).rank(query, documents, positive=positive, **prompts)[:top_k]
     opt.print_result({"query": query, "ranked": ranked}, as_json, lambda: terminal_predictions.ranking(ranked))
 
 
 @app.command()
+@opt.opens_model
 def attention(
     model: opt.ModelFolder,
     text: Annotated[str, typer.Argument(help="A text.")],
@@ -219,11 +268,13 @@ def attention(
     head: Index = None,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
 ) -> None:
     """Show the attention weights between the tokens of a text."""
     from bertsmith.reports import terminal_predictions
 
-    facts = load(model, device=device).attention(text, second).to_json(layer, head)
+    facts = load(model, device=device, **opening).attention(text, second).to_json(layer, head)
     opt.print_result(facts, as_json, lambda: terminal_predictions.attention_map(facts))
 
 

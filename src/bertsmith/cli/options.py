@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +54,39 @@ Jobs = Annotated[int, at_least(1, "Runs in parallel, on a GPU with enough memory
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Json = Annotated[bool, option("--json", "Print the result as one JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
+
+
+HEAD_HELP = "Read only this head, e.g. classify, tag, span or masked_lm: for folders of classes that are not known."
+IGNORE_HELP = "Read the encoder without its heads."
+TOKENIZER_HELP = "Folder of the tokenizer; default: MODEL."
+Tokenizer = Annotated[Path | None, typer.Option(metavar="DIR", help=TOKENIZER_HELP)]
+Opening = dict[str, Any]  # how a model folder is opened, see `opens_model`
+OPENING = {
+    "head": (Annotated[str | None, typer.Option(metavar="NAME", help=HEAD_HELP)], None),
+    "ignore_heads": (Annotated[bool, typer.Option("--ignore-heads", help=IGNORE_HELP)], False),
+    "tokenizer": (Tokenizer, None),
+}
+
+
+def opens_model(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options on how a model folder is opened, unless the command has them; it gets them as `opening`."""
+    own = inspect.signature(command, eval_str=True).parameters
+    added = {name: option for name, option in OPENING.items() if name not in own}
+
+    @wraps(command)
+    def wrapped(**values: Any) -> None:
+        opening = {name: values.pop(name) for name in added}
+        command(**values, opening={name: value for name, value in opening.items() if value})
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [one.replace(kind=kind) for one in own.values() if one.name != "opening"]
+    parameters += [
+        inspect.Parameter(name, kind, default=usual, annotation=hint) for name, (hint, usual) in added.items()
+    ]
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
+    del wrapped.__wrapped__
+    return wrapped
 
 
 def is_first_rank() -> bool:

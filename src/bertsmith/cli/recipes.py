@@ -24,7 +24,7 @@ def init(
     from bertsmith import config, recipes
     from bertsmith.reports import terminal
     from bertsmith.training import recipe_toml
-    from bertsmith.training.recipe import with_overrides
+    from bertsmith.training.recipe import FILES, with_overrides
 
     if recipe is None:
         from bertsmith.training.preflight_trial import recipe_facts
@@ -33,7 +33,7 @@ def init(
         facts: dict[str, Any] = {"recipes": [one | recipe_facts(recipes.find(one["recipe"])) for one in known]}
         opt.print_result(facts, as_json, lambda: terminal.recipe_list(facts["recipes"]))
         return
-    chosen = with_overrides(recipes.find(recipe), overrides or [])
+    chosen = with_overrides(recipes.find(recipe), overrides or [], from_file=recipe.endswith(FILES))
     facts = {"recipe": chosen.name, "file": None if output is None else str(output), "settings": config.to_dict(chosen)}
     if output is not None:
         recipe_toml.write_toml(chosen, output, force=force)
@@ -53,9 +53,10 @@ def check(
 ) -> None:
     """Check a pre-training run before starting it. Tests recipe, data, a few training steps, speed and memory."""
     from bertsmith import recipes
-    from bertsmith.training.recipe import with_overrides
+    from bertsmith.training.recipe import FILES, with_overrides
 
-    run_preflight(with_overrides(recipes.find(recipe), overrides or []), data, output, device=device, as_json=as_json)
+    chosen = with_overrides(recipes.find(recipe), overrides or [], from_file=recipe.endswith(FILES))
+    run_preflight(chosen, data, output, device=device, as_json=as_json)
 
 
 def run_preflight(recipe: Any, data: Path, output: Path | None, *, device: str, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bertsmith import load
-from bertsmith.cli.options import Device, at_least, option
+from bertsmith.cli.options import Device, Opening, at_least, opens_model, option
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.server.settings import Limits
 
@@ -23,6 +23,7 @@ def seconds(purpose: str) -> Any:
 
 
 @app.command()
+@opens_model
 def serve(
     models: Annotated[
         list[str], typer.Argument(metavar="MODEL...", help="Model folders or run folders; NAME=FOLDER sets the name.")
@@ -51,6 +52,8 @@ def serve(
     write_seconds: Annotated[float, seconds("to send a response")] = DEFAULTS.write_seconds,
     idle_seconds: Annotated[float, seconds("that an idle connection is kept open")] = DEFAULTS.idle_seconds,
     drain_seconds: Annotated[float, seconds("to finish requests at shutdown")] = DEFAULTS.drain_seconds,
+    *,
+    opening: Opening,
 ) -> None:
     """Serve models over HTTP. Embeddings, labels, entities, answers, masked words, attention, and a web page."""
     options = dict(locals())
@@ -70,5 +73,5 @@ def serve(
     named = [(name, find_model_folder(folder)) for name, folder in name_models(models)]
     log = Log(as_json=json_logs, quiet=quiet)
     with listen(host, port) as listener:
-        opened = {name: load(folder, device=device, precision=precision) for name, folder in named}
+        opened = {name: load(folder, device=device, precision=precision, **opening) for name, folder in named}
         serve_models(build(opened, limits=limits, log=log, api_key=api_key, runs=runs), listener)

@@ -43,11 +43,11 @@ def pretrain(
     """Pre-train a model on shards. If interrupted, run the same command again to resume."""
     from bertsmith import recipes
     from bertsmith.training.pretrain import pretrain as run_pretraining
-    from bertsmith.training.recipe import with_overrides
+    from bertsmith.training.recipe import FILES, with_overrides
     from bertsmith.training.trackers import check_trackers
 
     flags = [*([f"start={start}"] if start else []), *([f"seed={seed}"] if seed is not None else [])]
-    chosen = with_overrides(recipes.find(recipe), [*flags, *(overrides or [])])
+    chosen = with_overrides(recipes.find(recipe), [*flags, *(overrides or [])], from_file=recipe.endswith(FILES))
     check_trackers(track or ())
     if dry_run:
         run_preflight(chosen, data, output, device=device, as_json=as_json)
@@ -95,6 +95,7 @@ def finetune(
     train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.")] = None,
     dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
     data: opt.TaskData = None,
+    tokenizer: opt.Tokenizer = None,
     learning_rates: Annotated[
         str, typer.Option(metavar="A,B,...", help="Learning rates to try; the best on dev is kept.")
     ] = "",
@@ -114,7 +115,8 @@ def finetune(
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())
-    settings = make_finetune_config(task, model, opt.given(train=train, dev=dev, data=data), overrides or [])
+    changes = [*([f"tokenizer={tokenizer}"] if tokenizer else []), *(overrides or [])]
+    settings = make_finetune_config(task, model, opt.given(train=train, dev=dev, data=data), changes)
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
     if not learning_rates and seeds == 1:
         facts = run_finetuning(settings, output, resume=resume, **options)

@@ -87,10 +87,17 @@ def evaluate(
 
 
 def evaluate_with(
-    settings: EvaluationConfig, model: str | Path, files: Mapping[str, Path], split: str, device: str, *, quiet: bool
+    settings: EvaluationConfig,
+    model: str | Path,
+    files: Mapping[str, Path],
+    split: str,
+    device: str,
+    *,
+    quiet: bool,
+    **opening: Any,
 ) -> Evaluation:
-    """`evaluate` with an `EvaluationConfig`."""
-    evaluator = open_evaluator(settings, model, files, device=device)
+    """`evaluate` with an `EvaluationConfig`; `opening`: keywords of `open_model`."""
+    evaluator = open_evaluator(settings, model, files, device=device, **opening)
     task = evaluator.task
     if not task.has_split(split):
         raise DataError(f"{task.name} has no {split} file: pass --data DIR, or --file FILE with --split {split}")

@@ -139,11 +139,11 @@ def evaluation_files(run: FinetuneConfig | None, given: Mapping[str, Path], *, s
 
 
 def open_evaluator(
-    settings: EvaluationConfig, model: str | Path, files: Mapping[str, Path], *, device: str = "auto"
+    settings: EvaluationConfig, model: str | Path, files: Mapping[str, Path], *, device: str = "auto", **opening: Any
 ) -> Evaluator:
     """Loads the model and builds the task with its labels; a DataError if the model has no head for the task."""
     folder = find_model_folder(model)
-    loaded, tokenizer, _ = open_model(folder)
+    loaded, tokenizer, _ = open_model(folder, **opening)
     pipeline = objective_class(settings.task.build(files=files).objective).pipeline
     head = loaded.head_for(pipeline)
     if head is None:

@@ -35,12 +35,10 @@ from bertsmith.export.graph import (
     require_packages,
 )
 from bertsmith.inference.encoder_outputs import EmbeddingQuery
-from bertsmith.inference.forward import LocalBackend, ModelInput, require_head
+from bertsmith.inference.forward import LocalBackend, ModelInput
 from bertsmith.model_io.checksums import CHECKSUMS, checksums_file
-from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import pipeline_tag
 from bertsmith.model_io.model_folder import CARD, check_target, folder_contents, open_model
-from bertsmith.objectives.objective import Objective
 from bertsmith.system.durable import Disk, WrittenFile
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Row
@@ -58,6 +56,7 @@ def export_onnx(
     head: str | None = None,
     pooling: str | None = None,
     normalize: bool = False,
+    tokenizer: str | Path | None = None,
     opset: int = DEFAULT_OPSET,
     tolerance: float = TOLERANCE,
     max_inline_bytes: int = MAX_INLINE_BYTES,
@@ -77,17 +76,16 @@ def export_onnx(
         raise BertsmithError("--normalize needs --pooling")
     if pooling is not None and head not in (None, VECTORS):
         raise BertsmithError(f"--pooling exports vectors and --head {head} exports logits: leave out one of them")
-    model, tokenizer, _ = open_model(folder, objectives=() if pooling is not None or head == VECTORS else None)
-    if head not in (None, VECTORS):
-        model = Model(model.encoder, [cast(Objective, model.objectives[require_head(model, str(head))])])
+    chosen: dict[str, Any] = {"ignore_heads": True} if pooling is not None or head == VECTORS else {"head": head}
+    model, words, _ = open_model(folder, tokenizer=tokenizer, **chosen)
     module = OnnxModule(model, pooling=pooling, normalize=normalize).eval()
-    contents = folder_contents(model, tokenizer, final.name, {})
+    contents = folder_contents(model, words, final.name, {})
     files = convert(module, opset=opset, max_inline_bytes=max_inline_bytes)
     with new_folder(final, disk) as partial:
         disk.make_folder(partial)
-        facts, written = _write_model(partial, module, tokenizer, files, tolerance=tolerance, disk=disk)
+        facts, written = _write_model(partial, module, words, files, tolerance=tolerance, disk=disk)
         facts = {"format": "onnx", "opset": opset, **facts}
-        contents[CARD] = _card(final.name, module, tokenizer, facts)
+        contents[CARD] = _card(final.name, module, words, facts)
         for file, data in contents.items():
             written[file] = disk.write_file(partial / file, [data], atomic=False)
         disk.write_file(partial / CHECKSUMS, [checksums_file(written)], atomic=False)

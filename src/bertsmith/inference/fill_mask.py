@@ -124,7 +124,8 @@ def _encode_target(tokenizer: Tokenizer, text: str, run: MaskRun, target: str) -
     if not len(inside):
         raise BertsmithError(f"the target {target!r} has no tokens in this tokenizer: choose another word")
     ids = encoded.ids[inside]
-    if np.any(ids == tokenizer.unknown_id) or np.any(ids == tokenizer.mask_id):
+    unknown = tokenizer.token_to_id(tokenizer.special_tokens.unknown or "")
+    if np.any(ids == unknown) or np.any(ids == tokenizer.mask_id):
         raise BertsmithError(f"the target {target!r} cannot be encoded with this vocabulary: choose another word")
     return encoded, _run(encoded, int(inside[0]), int(inside[-1]) + 1)
 

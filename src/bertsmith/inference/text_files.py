@@ -63,17 +63,18 @@ def embed_source(
     limit: int | None = None,
     device: str = "auto",
     quiet: bool = False,
+    **opening: Any,
 ) -> dict[str, Any]:
     """Embeds a text, or the texts of a file, into `output`, or into the result without an output.
 
-    `options`: `pooling`, `layers`, `combine` and `normalize` of `Predictor.embed`.
+    `options`: keywords of `Predictor.embed`; `opening`: keywords of `open_model`.
     """
     if output is not None and output.suffix not in FORMATS:
         raise BertsmithError(f"{output} has an unknown file type: choose {', '.join(FORMATS)}")
     if output is not None and output.exists():
         raise BertsmithError(f"{output} already exists: choose another -o, or remove it first")
     texts = read_texts(source, reading, limit=limit) if os.path.isfile(source) else [source]
-    chunks = _EmbeddingChunks(Predictor.open(model, device=device), texts, options, quiet=quiet)
+    chunks = _EmbeddingChunks(Predictor.open(model, device=device, **opening), texts, options, quiet=quiet)
     result: dict[str, Any] = {"texts": len(texts)}
     if output is None:
         result["vectors"] = np.concatenate(list(chunks)).tolist()
@@ -89,9 +90,7 @@ class _EmbeddingChunks:
     def __init__(self, predictor: Predictor, texts: Sequence[str], options: Mapping[str, Any], *, quiet: bool) -> None:
         self.predictor, self.texts, self.options, self.quiet = predictor, texts, options, quiet
         self.truncated = 0
-        pooling = options["pooling"] or predictor.sentence_settings.pooling
-        concatenated = options["combine"] == "concat" and pooling != "pooled"
-        self.width = predictor.model.encoder.width * (len(options["layers"]) if concatenated else 1)
+        self.width = predictor.embedding_width(**{name: options[name] for name in ("pooling", "layers", "combine")})
 
     def __iter__(self) -> Iterator[NDArray[np.float32]]:
         with Progress("embedding", total=sum(map(len, self.texts)), quiet=self.quiet) as progress:

@@ -13,16 +13,17 @@ from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
 
 JSON_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json")
-TEXT_FILES = ("vocab.txt", "merges.txt")
+OTHER_FILES = ("vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model")
 MOST_BYTES = 64 * MEBIBYTE
 MOST_VALUES = 4_000_000  # a vocabulary of 250,000 with its merges has about 1,000,000
 
 
-def read_tokenizer(folder: Path, rows: int) -> Tokenizer:
-    """The tokenizer of an untrusted folder, for a token table of `rows`."""
-    present = [name for name in (*JSON_FILES, *TEXT_FILES) if exists(folder, name)]
+def read_tokenizer(folder: Path, rows: int, *, lowercase: bool | None = None) -> Tokenizer:
+    """The tokenizer of an untrusted folder, for a token table of `rows`; `lowercase`: not as the folder declares."""
+    present = [name for name in (*JSON_FILES, *OTHER_FILES) if exists(folder, name)]
     if not present:
-        raise DataError(f"{folder} has no tokenizer: expected {JSON_FILES[0]} or {TEXT_FILES[0]}")
+        expected = f"expected {JSON_FILES[0]} or {OTHER_FILES[0]}"
+        raise DataError(f"{folder} has no tokenizer: {expected}, or name its folder with --tokenizer DIR")
     for name in present:
         with UntrustedFile(folder, name, most=MOST_BYTES) as file:
             data = file.read(0, file.size)
@@ -30,7 +31,7 @@ def read_tokenizer(folder: Path, rows: int) -> Tokenizer:
         if name == "tokenizer.json" or (name == "vocab.txt" and "tokenizer.json" not in present):
             check_fits(_tokens(definition, data), rows, folder)  # before building, which is slow
     try:
-        return tokenizers.load(folder)
+        return tokenizers.load(folder, lowercase=lowercase)
     except BertsmithError:
         raise
     except Exception as error:  # the tokenizers library has no exception class of its own

@@ -14,27 +14,31 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bertsmith.errors import DataError
 from bertsmith.model_io.folder_tokenizer import MOST_BYTES, check_fits, read_tokenizer
 from bertsmith.model_io.loading import Loader, Weights
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.model_folder import CONFIG, FolderFacts, check_target, open_model, save_model
+from bertsmith.model_io.model_folder import CONFIG, FolderFacts, check_target, chosen_heads, open_model, save_model
 from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles
+from bertsmith.model_io.sentence_transformers import MODULES, encoder_folder, read_sentence_settings, sentence_files
 from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
 from bertsmith.model_io.unpickling import MARGIN
 from bertsmith.model_io.untrusted_files import MEBIBYTE, ConfigReader, UntrustedFile, exists, read_json, shown
 from bertsmith.system.durable import PARTIAL, Disk
 from bertsmith.tokenizers.folder import read_vocabulary
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.tokenizers.wordpiece import WordPiece
+from bertsmith.tokenizers.wordpiece import WordPiece, infer_rules
 
 PICKLED = "pytorch_model.bin"
 PICKLED_INDEX = "pytorch_model.bin.index.json"
 GOOGLE_CONFIG, GOOGLE_VOCABULARY = "bert_config.json", "vocab.txt"
 MOST_SECONDS = 600  # plus one per 16 MiB
 MOST_PICKLED_FILES = 100
+ZIP_END = 1 << 16  # bytes that hold the end record of a zip archive
 Save = Callable[[Model, Tokenizer], None]
+Convert = Callable[..., list[str]]
 
 
 def import_folder(
@@ -42,64 +46,84 @@ def import_folder(
     output: str | Path,
     *,
     lowercase: bool | None = None,
+    head: str | None = None,
+    ignore_heads: bool = False,
+    tokenizer: str | Path | None = None,
     replace: bool = False,
     disk: Disk | None = None,
 ) -> FolderFacts:
     """Writes `source` as a model folder and returns the summary of opening it.
 
-    `lowercase` is for Google's checkpoints, which do not store it; None: lower-case if the vocabulary has no capital
-    letters.
+    `lowercase`: instead of the tokenizer's setting; None: as declared, or where nothing is declared, as in Google's
+    checkpoints, lower-case if the vocabulary has no capital letters. `head`, `ignore_heads` and
+    `tokenizer` as for `open_model`.
     """
     source, output, disk = Path(source), Path(os.path.abspath(output)), disk or Disk()
     if not source.is_dir():
         raise DataError(f"{source} is not a folder: expected a folder with weights")
     check_target(output, replace=replace)
-    facts = {"imported from": source.resolve().name}
-    save = partial(save_model, folder=output, facts=facts, replace=replace, disk=disk)
+    facts, root, unread = {"imported from": source.resolve().name}, source, []
+    source = encoder_folder(root)
+
+    def save(model: Model, tokenizer: Tokenizer) -> None:
+        settings = read_sentence_settings(root, model.encoder)
+        kept = exists(root, MODULES) and not settings.unread
+        files = sentence_files(settings, model.encoder) if kept else {}
+        unread.extend([f"{settings.unread}; only the encoder was imported"] if settings.unread else [])
+        save_model(model, tokenizer, output, facts=facts, extra_files=files, replace=replace, disk=disk)
+
     notes: Iterable[str]
     if exists(source, WEIGHTS) or exists(source, INDEX):
-        model, tokenizer, opened = open_model(source)
-        save(model, tokenizer)
+        opening: dict[str, Any] = {"head": head, "ignore_heads": ignore_heads, "tokenizer": tokenizer}
+        model, words, opened = open_model(source, lowercase=lowercase, **opening)
+        save(model, words)
         notes = opened.notes
-    elif exists(source, PICKLED) or exists(source, PICKLED_INDEX):
-        notes = _import_pickled(source, output, disk, save)
     else:
-        notes = _import_google(source, lowercase, save)
+        convert = partial(_convert, heads=chosen_heads(head, ignore_heads), save=save)
+        if exists(source, PICKLED) or exists(source, PICKLED_INDEX):
+            read = partial(read_tokenizer, Path(tokenizer or source), lowercase=lowercase)
+            notes = _import_pickled(source, output, disk, partial(convert, words=read))
+        else:
+            notes = _import_google(source, lowercase, tokenizer, convert)
     _, _, saved = open_model(output)
-    return dataclasses.replace(saved, notes=tuple(dict.fromkeys([*notes, *saved.notes])))
+    return dataclasses.replace(saved, notes=tuple(dict.fromkeys([*notes, *unread, *saved.notes])))
 
 
-def _convert(weights: Weights, config: Path, tokenizer: Callable[[int], Tokenizer], save: Save) -> list[str]:
-    """Saves the model and returns notes; `tokenizer` builds the tokenizer for a token table of that many rows."""
+def _convert(
+    weights: Weights, config: Path, *, words: Callable[[int], Tokenizer], heads: list[str] | None, save: Save
+) -> list[str]:
+    """Saves the model and returns notes; `words` gives the tokenizer for a token table of that many rows."""
     loader = Loader(weights, ConfigReader.open(config.parent, config.name))
-    words = tokenizer(loader.vocab_size())
-    save(loader.build(words), words)
+    tokenizer = words(loader.vocab_size())
+    save(loader.build(tokenizer, objectives=heads), tokenizer)
     return loader.notes
 
 
-def _import_google(source: Path, lowercase: bool | None, save: Save) -> list[str]:
+def _import_google(source: Path, lowercase: bool | None, words: str | Path | None, convert: Convert) -> list[str]:
     checkpoints = sorted(name.removesuffix(".index") for name in os.listdir(source) if name.endswith(".index"))
     if len(checkpoints) != 1:
         neither = f"neither {WEIGHTS}, {PICKLED} nor a checkpoint"
         what = f"{len(checkpoints)} TensorFlow checkpoints" if checkpoints else neither
         raise DataError(f"{source} has {what}: expected a folder with one model")
+    if words:
+        with TensorFlowCheckpoint(source, checkpoints[0]) as weights:
+            return convert(
+                weights, source / GOOGLE_CONFIG, words=partial(read_tokenizer, Path(words), lowercase=lowercase)
+            )
     UntrustedFile(source, GOOGLE_VOCABULARY, most=MOST_BYTES).close()
     tokens = read_vocabulary(source / GOOGLE_VOCABULARY)
-    reason = "as requested"
-    if lowercase is None:
-        lowercase = not any(token != token.lower() for token in tokens if not token.startswith("["))
-        reason = f"as the vocabulary has {'no ' if lowercase else ''}capital letters"
+    rules, note = infer_rules(tokens, lowercase)
 
     def tokenizer(rows: int) -> Tokenizer:
         check_fits(len(tokens), rows, source)
-        return WordPiece.build(tokens, lowercase=lowercase)
+        return WordPiece.build(tokens, **rules)
 
     with TensorFlowCheckpoint(source, checkpoints[0]) as weights:
-        notes = _convert(weights, source / GOOGLE_CONFIG, tokenizer, save)
-    return [f"lowercase={str(lowercase).lower()}, {reason}", *notes]
+        notes = convert(weights, source / GOOGLE_CONFIG, words=tokenizer)
+    return [note, *notes]
 
 
-def _import_pickled(source: Path, output: Path, disk: Disk, save: Save) -> list[str]:
+def _import_pickled(source: Path, output: Path, disk: Disk, convert: Convert) -> list[str]:
     aside = output.with_name(f"{output.name}.unpickled{PARTIAL}")
     if aside.exists():
         disk.remove_folder(aside)
@@ -109,9 +133,10 @@ def _import_pickled(source: Path, output: Path, disk: Disk, save: Save) -> list[
         for number, name in enumerate(_pickled_files(source)):
             names.append(f"{number}.safetensors")
             with UntrustedFile(source, name) as file:
+                _check_complete(file)
                 disk.write_file(aside / names[-1], _unpickled(file), atomic=False)
         with WeightFiles(aside, names) as weights:
-            return _convert(weights, source / CONFIG, partial(read_tokenizer, source), save)
+            return convert(weights, source / CONFIG)
     finally:
         disk.remove_folder(aside)
 
@@ -126,6 +151,14 @@ def _pickled_files(source: Path) -> list[str]:
     if not 0 < len(files) <= MOST_PICKLED_FILES:
         raise DataError(f"{source / PICKLED_INDEX} lists {len(files):,} files")
     return files
+
+
+def _check_complete(file: UntrustedFile) -> None:
+    """A DataError for a download that ended early: the directory of a zip archive is at its end."""
+    end = file.read(max(0, file.size - ZIP_END), min(file.size, ZIP_END))
+    if not file.size or (file.read(0, min(4, file.size)) == b"PK\3\4" and b"PK\5\6" not in end):
+        found = f"it ends after {file.size:,} bytes without the directory of its zip archive"
+        raise DataError(f"{file.path} is truncated: {found}: download it again")
 
 
 def _unpickled(file: UntrustedFile) -> Iterator[bytes]:

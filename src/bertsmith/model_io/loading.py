@@ -5,6 +5,7 @@ Nothing of a size that only the config claims is allocated: the model is built o
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from bertsmith import config as registry
 from bertsmith.encoders.encoder import Encoder, EncoderConfig
-from bertsmith.errors import BertsmithError, DataError
+from bertsmith.errors import BertsmithError, DataError, FolderWarning
 from bertsmith.model_io.folder_tokenizer import check_fits, vocabulary_of
 from bertsmith.model_io.huggingface.format import TransformersFormat, architectures_of, format_of_config
 from bertsmith.model_io.model import Model, build_context
@@ -30,6 +31,7 @@ from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
 
 MAX_LISTED = 4  # names in an error
+ROUNDING = {"F16": 1e-3, "BF16": 8e-3}  # of constants in [-1, 1]; float32 angles of 1,500 positions differ by 1e-4
 HEADS, POOLER = "objectives.", "encoder.pooler."  # prefixes of our weight names
 Weights = WeightFiles | TensorFlowCheckpoint
 FolderFormat = NativeFormat | TransformersFormat
@@ -83,9 +85,13 @@ class Loader:
         if dropout is not None:
             names = {item.name for item in fields(config)} & {"dropout", "attention_dropout"}
             config = replace(config, **dict.fromkeys(names, dropout))
+        self._check_constants(config)
         complete = objectives is None
         if objectives is None:
-            objectives = self.format.heads(self.reader, self.architectures, self.names)
+            objectives, chosen = self.format.heads(self.reader, self.architectures, self.shapes())
+            if chosen:
+                self.notes.append(chosen)
+                warnings.warn(chosen, FolderWarning, stacklevel=2)
         else:
             objectives = [*objectives]
             for name in (name for name in objectives if isinstance(name, str)):
@@ -95,6 +101,7 @@ class Loader:
         new = dict(self._named(head, new=True) for head in wanted)
         self._drop_copies(kept | new)
         vocabulary = self._vocabulary(tokenizer)
+        self.notes += tokenizer.notes
         context = build_context(self._without_memory(config), vocabulary=vocabulary, seed=seed)
         made = self._heads(kept | new, context, new=new)
         readers = {head.name for head in made if head.reads_pooled}
@@ -103,10 +110,24 @@ class Loader:
         prefixes = [f"{HEADS}{name}." for name in new]
         prefixes += [POOLER] if readers and not pooler and readers <= set(new) else []
         model = Model(self._without_memory(config), made)
-        self._load(model, new=tuple(prefixes), complete=complete, dtype=dtype)
+        self._load(model, new=tuple(prefixes), strict=complete and self._is_closed(), dtype=dtype)
         if any(value.is_meta for value in model.buffers()):  # buffers that are not stored; all sizes are checked by now
             _fill_buffers(model, Model(config.build(), self._heads(kept | new, context, new=kept | new)))
         return model.to(dtype).eval()
+
+    def _check_constants(self, config: Any) -> None:
+        """A DataError where constants that transformers reads from the folder differ from those computed here."""
+        for name, expected in self.format.stored_constants(config).items():
+            stored = name if name in self.weights.entries else name.removeprefix(self.format.prefix)
+            if (entry := self.weights.entries.get(stored)) is None:
+                continue
+            found = torch.empty(entry.shape)
+            if entry.shape == expected.shape:
+                self.weights.fill(stored, found)
+            if entry.shape != expected.shape or (found - expected).abs().max() > ROUNDING.get(entry.kind, 2e-4):
+                shape = " x ".join(map(str, expected.shape))
+                where = f"{self.weights.path(stored)}: {stored}"
+                raise DataError(f"{where} is not the {shape} sines and cosines of rotary position embeddings")
 
     def _named(self, objective: str | ObjectiveConfig, *, new: bool) -> tuple[str, ObjectiveConfig]:
         """An objective by name, with the default settings where it is `new` and else the folder's, or as it is."""
@@ -160,17 +181,21 @@ class Loader:
                 path = self.weights.path(stored)
                 raise DataError(f"{path}: {copy} and {original} differ; bertsmith reads models that tie them")
 
-    def _load(self, model: Model, *, new: tuple[str, ...], complete: bool, dtype: torch.dtype) -> None:
+    def _load(self, model: Model, *, new: tuple[str, ...], strict: bool, dtype: torch.dtype) -> None:
         wanted = {ours: value for ours, value in model.state_dict().items() if not ours.startswith(new)}
         heads = list(model.objectives)
         stored = {ours: self.format.file_names(ours, heads=heads) for ours in wanted}
         used = [name for names in stored.values() for name in names]
         missing = sorted(set(used) - set(self.names)) or [ours for ours, names in stored.items() if not names]
         if missing:
-            head = missing[-1].startswith((*self.format.head_prefixes(), HEADS))
-            hint = "; pass heads without weights as new_heads" if head else ""
+            owners = [head for head in heads if missing[-1].startswith((*self.format.head_prefixes([head]), HEADS))]
+            hint = (
+                f"; the folder has no head {owners[0]}: --head NAME reads another, --ignore-heads none"
+                if owners
+                else ""
+            )
             raise DataError(f"{self.folder}: weights are missing: {_listed(missing)}{hint}")
-        self._check_unused(set(self.names) - set(used), new=new, complete=complete)
+        self._check_unused(set(self.names) - set(used), new=new, strict=strict)
         for ours, names in stored.items():
             self._check_shapes(wanted[ours], names)
         # only now: nothing is allocated before everything has been checked
@@ -183,24 +208,26 @@ class Loader:
         kinds = sorted({self.weights.entries[self.names[name]].kind for name in used})
         self.notes += [f"weights are stored as {', '.join(kinds)}"] if kinds != ["F32"] else []
 
-    def _check_unused(self, unused: Collection[str], *, new: tuple[str, ...], complete: bool) -> None:
-        """Weights of objectives that were not requested may stay unused; those of the encoder may not."""
+    def _check_unused(self, unused: Collection[str], *, new: tuple[str, ...], strict: bool) -> None:
+        """Weights of other heads may stay unused, those of the encoder may not; `strict`: nor any unknown ones."""
         heads = [prefix.removeprefix(HEADS).removesuffix(".") for prefix in new if prefix.startswith(HEADS)]
-        replaced = self.format.head_prefixes(heads)
         encoder, pooler = self.format.prefix, self.format.pooler_prefix
         needed = [name for name in unused if name.startswith(encoder) and not name.startswith(pooler)]
-        needed += [name for name in unused if complete and not name.startswith(replaced)]
+        allowed = self.format.head_prefixes(heads if self.format is NATIVE else None)
+        needed += [name for name in unused if strict and not name.startswith(allowed)]
         if wrong := sorted(set(needed)):
-            unread = [name for name in self.architectures if name not in self.format.architectures]
-            hint = f"; {shown(unread[0])} is not supported, objectives=() opens its encoder" if unread else ""
-            owners = [name for name in registry.kinds(FOLDER) if wrong[0].startswith(self.format.head_prefixes([name]))]
-            if owners and not unread:
-                hint = f"; config.json does not say which head they are of: pass objectives, one of {', '.join(owners)}"
-            raise DataError(f"{self.folder}: unexpected weights: {_listed(wrong)}{hint}")
+            raise DataError(f"{self.folder}: unexpected weights: {_listed(wrong)}")
         parts = [*(f"the head {head}" for head in heads), *(["the pooler"] if POOLER in new else [])]
         notes = [f"newly initialised: {', '.join(parts)}"] if parts else []
         notes += [f"unused weights: {_listed(sorted(unused))}"] if unused else []
         self.notes += ["; ".join(notes)] if notes else []
+
+    def _is_closed(self) -> bool:
+        """Whether unknown weights may be the encoder's: in a native folder, or without prefix in a class not known."""
+        (table,) = self.format.file_names("encoder.embeddings.tokens.weight")
+        return self.format is NATIVE or (
+            self.names.get(table) != table and not set(self.architectures) & set(self.format.architectures)
+        )
 
     def _check_shapes(self, target: Tensor, names: tuple[str, ...]) -> None:
         shape = (target.shape[0] // len(names), *target.shape[1:]) if target.ndim else ()

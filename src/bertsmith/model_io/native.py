@@ -52,9 +52,13 @@ class NativeFormat:
         """Rows of the encoder's token table."""
         return int(getattr(self.read_encoder(reader, shapes), "vocab_size", UNKNOWN_ROWS))
 
-    def heads(self, reader: ConfigReader, architectures: Collection[str], names: Iterable[str]) -> list[str]:
-        """The objectives of config.json."""
-        return list(_table(reader, OBJECTIVES))
+    def heads(self, reader: ConfigReader, architectures: Collection[str], shapes: object) -> tuple[list[str], str]:
+        """The objectives of config.json, and no note."""
+        return list(_table(reader, OBJECTIVES)), ""
+
+    def stored_constants(self, config: Any) -> dict[str, Tensor]:
+        """None."""
+        return {}
 
     def read_head(self, name: str, reader: ConfigReader, shapes: Mapping[str, tuple[int, ...]]) -> ObjectiveConfig:
         """The settings of an objective."""

@@ -29,9 +29,9 @@ def folder_facts(facts: FolderFacts) -> dict[str, Any]:
     }
 
 
-def model_facts(folder: str | Path, *, batch: int = 32, length: int | None = None) -> dict[str, Any]:
-    """The summary of a folder; memory is estimated for `batch` rows of `length` tokens."""
-    model, tokenizer, facts = open_model(folder)
+def model_facts(folder: str | Path, *, batch: int = 32, length: int | None = None, **opening: Any) -> dict[str, Any]:
+    """The summary of a folder; memory is estimated for a batch; `opening`: keywords of `open_model`."""
+    model, tokenizer, facts = open_model(folder, **opening)
     settings = config.to_dict(encoder_config(model))
     length = length or model.encoder.max_positions
     if length > model.encoder.max_positions:

@@ -21,6 +21,7 @@ MEBIBYTE = 1 << 20
 MOST_JSON_BYTES = 16 * MEBIBYTE
 MAX_SIZE = 1 << 31  # of an integer setting
 MOST_JSON_VALUES = 500_000  # an empty list is 3 bytes on disk and 64 in memory
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # what git checks out without Git LFS
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device"}
 
 
@@ -51,6 +52,9 @@ class UntrustedFile(Closing):
         if most is not None and self.size > most:
             self.close()
             raise DataError(f"{self.path} has {self.size:,} bytes: expected at most {most:,}")
+        if self.size >= len(LFS_POINTER) and self.read(0, len(LFS_POINTER)) == LFS_POINTER:
+            self.close()
+            raise DataError(f"{self.path} is a Git LFS pointer, not the file: run `git lfs pull` in {folder}")
 
     def fill(self, buffer: memoryview, begin: int) -> None:
         """Fills a buffer with the bytes of the file from `begin` on."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from bertsmith import config
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError
-from bertsmith.training.recipe import Recipe
+from bertsmith.training.recipe import FILES, Recipe
 
 
 def names() -> list[str]:
@@ -22,7 +22,7 @@ def names() -> list[str]:
 
 def find(name: str) -> Recipe:
     """The recipe of that name, or in that JSON or TOML file."""
-    if name.endswith((".json", ".toml")):
+    if name.endswith(FILES):
         return config.read_file(Recipe, Path(name))
     known = names()
     if name not in known:

@@ -130,12 +130,9 @@ class ByteBPE(MergesTokenizer):
     @classmethod
     def from_folder(cls, contents: TokenizerFolder) -> ByteBPE:
         tokens, merges = contents.merges()
-        pre_tokenizer = contents.section("pre_tokenizer")
-        if pre_tokenizer and pre_tokenizer.get("type") != "ByteLevel":
-            raise DataError(
-                f"its pre_tokenizer is {pre_tokenizer.get('type')}, expected ByteLevel for a byte_bpe tokenizer"
-            )
-        prefix = contents.config.get("add_prefix_space", pre_tokenizer.get("add_prefix_space", False))
+        named = contents.class_name in cls.transformers_classes  # whose default is False whatever tokenizer.json says
+        default = not named and contents.section("pre_tokenizer").get("add_prefix_space") is True
+        prefix = bool(contents.setting("add_prefix_space", default=default))
         return cls.build(tokens, merges, add_prefix_space=prefix, **cls.folder_options(contents))
 
     @classmethod

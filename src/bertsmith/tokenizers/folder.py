@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,19 @@ DEFINITION = "tokenizer.json"
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 BPE_VOCABULARY = "vocab.json"
 MERGES = "merges.txt"
+MODEL_CONFIG = "config.json"
 MAX_LENGTH = 512  # positions of BERT and RoBERTa
+# The class that transformers takes for a model_type of config.json, if no file names one.
+CLASSES = {
+    **dict.fromkeys(("bert", "electra", "distilbert"), "BertTokenizer"),
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "albert": "AlbertTokenizer",
+    "roformer": "RoFormerTokenizer",
+    "modernbert": "PreTrainedTokenizer",
+}
+NAMED_KEYS = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
+EXTRA_KEYS = ("extra_special_tokens", "additional_special_tokens")
 
 Merges = list[tuple[str, str]]
 
@@ -31,18 +43,44 @@ class TokenizerFolder:
     config: Mapping[str, Any]  # tokenizer_config.json
     definition: Mapping[str, Any]  # tokenizer.json, as the tokenizers library writes it
     special_tokens_map: Mapping[str, Any]  # special_tokens_map.json, in folders written before transformers 5
+    model_config: Mapping[str, Any]  # config.json
+    lowercase: bool | None = None  # as requested, instead of the folder's setting
+    notes: list[str] = field(default_factory=list)  # what users should know about the tokenizer
 
     @classmethod
-    def open(cls, path: str | Path) -> TokenizerFolder:
+    def open(cls, path: str | Path, *, lowercase: bool | None = None) -> TokenizerFolder:
         path = Path(path)
         if not path.is_dir():
             raise DataError(f"{path} is not a folder: a tokenizer is a folder with {DEFINITION} or vocab.txt")
-        return cls(path, *(read_json(path / name) for name in (CONFIG, DEFINITION, SPECIAL_TOKENS_MAP)))
+        config, definition, special = (read_json(path / name) for name in (CONFIG, DEFINITION, SPECIAL_TOKENS_MAP))
+        return cls(path, config, definition, special, read_json(path / MODEL_CONFIG), lowercase)
 
     @property
     def class_name(self) -> str:
-        """The transformers class of the folder, without "Fast"; empty if the folder does not name one."""
-        return str(self.config.get("tokenizer_class") or "").removesuffix("Fast")
+        """The class that transformers takes, without "Fast"; empty if neither a name nor the model_type tells."""
+        named = self.config.get("tokenizer_class") or self.model_config.get("tokenizer_class")
+        return str(named or CLASSES.get(str(self.model_config.get("model_type")), "")).removesuffix("Fast")
+
+    def refuse_own_code(self) -> None:
+        """A DataError if the rules of the tokenizer are code that is not in the folder's files, or not run."""
+        automatic = self.config.get("auto_map")
+        if isinstance(automatic, list) or (isinstance(automatic, Mapping) and automatic.get("AutoTokenizer")):
+            name = self.class_name or "named in auto_map"
+            raise DataError(
+                f"{self.path}: its tokenizer class {name} is code of its own (auto_map), which is never run"
+            )
+        if self.class_name == "RoFormerTokenizer":
+            raise DataError(
+                f"{self.path}: RoFormerTokenizer splits texts with jieba, which is not supported; "
+                f"if BERT's tokenizer trained this model, set tokenizer_class to BertTokenizer in {CONFIG}"
+            )
+
+    def setting(self, key: str, default: bool | None) -> bool | None:
+        """A setting of tokenizer_config.json that is true or false, or null where that is the default."""
+        value = self.config.get(key, default)
+        if not isinstance(value, bool) and value is not default:
+            raise DataError(f"{self.path / CONFIG}: {key} is {str(value)[:50]!r}, expected true or false")
+        return value
 
     @property
     def model(self) -> Mapping[str, Any]:
@@ -59,32 +97,49 @@ class TokenizerFolder:
 
     def special_tokens(self, keys: Mapping[str, str], defaults: SpecialTokens) -> SpecialTokens:
         """Special tokens by role; `keys` maps a role to its key in tokenizer_config.json (`cls_token`)."""
-        tokens = defaults.roles()
-        for role, key in keys.items():
-            value = self.config.get(key, self.special_tokens_map.get(key))
+        named = {role: self.named_token(key) for role, key in keys.items()}
+        return SpecialTokens(**defaults.roles() | {role: token for role, token in named.items() if token is not None})
+
+    def named_token(self, key: str) -> str | None:
+        """The special token with a key such as `cls_token`, by the precedence of transformers."""
+        files = [self.special_tokens_map, self.config]
+        for names in files[::-1] if "added_tokens_decoder" in self.config else files:
+            value = names.get(key)
             token = value.get("content") if isinstance(value, Mapping) else value
             if token is not None:
-                tokens[role] = str(token)
-        return SpecialTokens(**tokens)
+                return str(token)
+        return None
 
     def vocabulary(self) -> list[str]:
         """The tokens of tokenizer.json's model, by id."""
         return tokens_in_id_order(self.model.get("vocab"), self.path / DEFINITION)
 
     def max_length(self) -> int:
-        """`model_max_length` of tokenizer_config.json."""
-        value = self.config.get("model_max_length")
+        """`model_max_length` of tokenizer_config.json, or `max_len` as in its first versions."""
+        value = self.config.get("model_max_length", self.config.get("max_len"))
         return int(value) if isinstance(value, int | float) else MAX_LENGTH
 
-    def added(self) -> list[tuple[int, tokenizers.AddedToken]]:
-        """Tokens that the backend matches in texts before its rules, special or not, by id."""
+    def added(self) -> list[tuple[int | None, tokenizers.AddedToken]]:
+        """Tokens that the backend matches in texts before its rules, special or not, by id; None: any id."""
         entries = {int(entry["id"]): entry for entry in self.definition.get("added_tokens") or []}
         if not self.definition:
+            special_tokens = {entry["content"] for entry in self._extra_tokens()} | {*map(self.named_token, NAMED_KEYS)}
             for token, number in read_json(self.path / "added_tokens.json").items():
-                entries[int(number)] = {"content": token, "normalized": True}
+                special = token in special_tokens
+                entries[int(number)] = {"content": token, "normalized": not special, "special": special}
             for number, entry in (self.config.get("added_tokens_decoder") or {}).items():
                 entries[int(number)] = entry
-        return [(number, _added_token(entry)) for number, entry in sorted(entries.items())]
+        known = {str(entry["content"]) for entry in entries.values()}
+        numbered = [(number, _added_token(entry)) for number, entry in sorted(entries.items())]
+        others = [_added_token(entry) for entry in self._extra_tokens() if entry["content"] not in known]
+        return [*numbered, *((None, token) for token in others)]
+
+    def _extra_tokens(self) -> Iterator[dict[str, Any]]:
+        """Special tokens without a role."""
+        files = (self.config, self.special_tokens_map)
+        found: Any = next((names[key] for names in files for key in EXTRA_KEYS if names.get(key)), [])
+        for token in found.values() if isinstance(found, Mapping) else found:
+            yield {**(token if isinstance(token, Mapping) else {"content": str(token)}), "special": True}
 
     def merges(self) -> tuple[list[str], Merges]:
         """Tokens by id and merges, from tokenizer.json if there is one, else from vocab.json and merges.txt."""

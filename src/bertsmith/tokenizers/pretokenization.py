@@ -54,6 +54,11 @@ class Chunker:
         return chain.from_iterable(self.chunks(line) for line in text.split("\n"))
 
 
+def _one_chunk(text: str) -> list[str]:
+    return [text]
+
+
+WHOLE_TEXT = Chunker(_one_chunk)
 # Python's split() treats these control characters as white space, the tokenizers library does not.
 WHITESPACE_CHUNKER = Chunker(str.split, irregular=re.compile("[\x1c-\x1f]"))
 

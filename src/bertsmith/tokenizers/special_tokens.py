@@ -17,7 +17,7 @@ from bertsmith.types import Encoded, Frame, Row, Slot
 SHARED_KEYS = {"padding": "pad_token", "unknown": "unk_token"}
 CLS_KEYS = SHARED_KEYS | {"start": "cls_token", "separator": "sep_token", "end": "sep_token", "mask": "mask_token"}
 BOS_KEYS = SHARED_KEYS | {"start": "bos_token", "separator": "sep_token", "end": "eos_token"}
-AddedTokens = Iterable[tuple[int, tokenizers.AddedToken]]
+AddedTokens = Iterable[tuple[int | None, tokenizers.AddedToken]]  # with their ids; None: any id
 EMPTY = Encoded(np.zeros(0, np.int32), np.zeros((0, 2), np.int32), np.zeros(0, np.int32))
 
 
@@ -26,7 +26,7 @@ class SpecialTokens:
     """The special tokens by role; one token may have two roles (BERT's separator is also its end)."""
 
     padding: str
-    unknown: str
+    unknown: str | None = None  # none where every text has tokens
     start: str | None = None
     separator: str | None = None
     end: str | None = None
@@ -123,7 +123,7 @@ def register_special_tokens(
     for number, token in added:
         (backend.add_special_tokens if token.special else backend.add_tokens)([token])
         known.add(token.content)
-        if backend.token_to_id(token.content) != number:
+        if number is not None and backend.token_to_id(token.content) != number:
             raise DataError(
                 f"added token {token.content!r} has id {number}, which is not the next id of the vocabulary"
             )

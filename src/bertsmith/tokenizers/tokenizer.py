@@ -7,6 +7,7 @@ files that describe it. Kinds whose rules are written in Python derive from `Pyt
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from bertsmith.errors import BertsmithError, DataError
 from bertsmith.system.durable import Disk
 from bertsmith.tokenizers import folder
 from bertsmith.tokenizers.folder import MAX_LENGTH, Merges, TokenizerFolder
-from bertsmith.tokenizers.pretokenization import ChunkCache, Chunker, Ids, encode_chunks, replace_surrogates
+from bertsmith.tokenizers.pretokenization import WHOLE_TEXT, ChunkCache, Chunker, Ids, encode_chunks, replace_surrogates
 from bertsmith.tokenizers.special_tokens import (
     BOS_KEYS,
     AddedTokens,
@@ -69,6 +70,7 @@ class Tokenizer:
     template: ClassVar[FrameTemplate] = FrameTemplate()
     default_chunker: ClassVar[Chunker] = Chunker()
     cache_limit: int = 400_000  # chunks that `encode_ids` caches
+    notes: tuple[str, ...] = ()  # what users should know about the folder that it was loaded from
     padding_id = RoleId("padding")
     unknown_id = RoleId("unknown")
     start_id = RoleId("start")
@@ -90,7 +92,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder().items()
         self.special_ids: frozenset[int] = frozenset(number for number, token in added if token.special)
         self._ordinary_added = [token for _, token in added if not token.special]
-        self.frame_ids: types.Frame = self.template.build(self._roles)
+        self.frame_ids: types.Frame = self.build_frame()
         self._cache = ChunkCache(self._encode_uncached, self.chunker(), id_dtype=self.id_dtype, limit=self.cache_limit)
 
     @classmethod
@@ -106,6 +108,10 @@ class Tokenizer:
         """All options, as a folder has them."""
         special_tokens = contents.special_tokens(cls.special_token_keys, cls.default_special_tokens)
         return {"special_tokens": special_tokens, "max_length": contents.max_length(), "added": contents.added()}
+
+    def build_frame(self) -> types.Frame:
+        """The special tokens around texts."""
+        return self.template.build(self._roles)
 
     def rules(self) -> dict[str, Any]:
         """Everything besides vocabulary, special tokens and frame that determines the ids, as plain JSON values."""
@@ -210,7 +216,7 @@ class Tokenizer:
     def chunker(self) -> Chunker:
         """How texts are split into independent chunks."""
         # An added token may contain white space or absorb the characters around it: then texts are not split.
-        return Chunker(lambda text: [text]) if self._ordinary_added else self.default_chunker
+        return WHOLE_TEXT if self._ordinary_added else self.default_chunker
 
     @cached_property
     def _parsing_backend(self) -> tokenizers.Tokenizer:
@@ -340,19 +346,35 @@ def kind(name: str) -> Kind:
     return Kind(module.Config, tokenizer)
 
 
-def load(path: str | Path) -> Tokenizer:
-    """The tokenizer of a folder of any kind, written by bertsmith or by transformers."""
-    contents = TokenizerFolder.open(path)
+def load(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
+    """The tokenizer of a folder of any kind, written by bertsmith or by transformers.
+
+    `lowercase`: instead of the folder's setting. `notes` of the tokenizer say what is not evident from its files.
+    """
+    contents = TokenizerFolder.open(path, lowercase=lowercase)
+    contents.refuse_own_code()
     known = [kind(name).tokenizer for name in kinds()]
     named = [tokenizer for tokenizer in known if contents.class_name in tokenizer.transformers_classes]
     suitable = named or [tokenizer for tokenizer in known if tokenizer.recognises(contents)]
-    if not suitable:
-        found = contents.class_name or contents.model.get("type")
-        found = found or "no tokenizer_config.json, tokenizer.json or vocab.txt"
-        raise DataError(f"{path}: this folder is not a supported tokenizer ({found}); supported: {', '.join(kinds())}")
     try:
-        return suitable[0].from_folder(contents)
+        tokenizer = _from_folder(contents, suitable[0] if suitable else None, named=bool(named))
     except DataError as error:
         raise error if str(path) in str(error) else DataError(f"{path}: {error}") from error
     except Exception as error:  # the tokenizers library raises bare ones for files that it cannot parse
         raise DataError(f"{path}: its files are not in the format of transformers ({error!r})") from error
+    if lowercase is not None and tokenizer.rules().get("lowercase", False) != lowercase:
+        wanted = "uncased" if lowercase else "cased"
+        raise DataError(f"{path}: this {tokenizer.kind} tokenizer cannot be {wanted}: import it without --{wanted}")
+    if contents.config.get("truncation_side") == "left":
+        contents.notes.append("truncation_side=left is ignored: long texts lose their last tokens")
+    tokenizer.notes = tuple(contents.notes)
+    return tokenizer
+
+
+def _from_folder(contents: TokenizerFolder, kind: type[Tokenizer] | None, *, named: bool) -> Tokenizer:
+    """A tokenizer of that kind, if its rules are those of the folder; else the folder's tokenizer.json as it is."""
+    if kind and not contents.definition:
+        return kind.from_folder(contents)
+    pipeline = importlib.import_module(f"{PACKAGE}.pipeline")  # found by name, like the kinds: it imports this module
+    tokenizer: Tokenizer = pipeline.exact_tokenizer(contents, kind, named=named)
+    return tokenizer

@@ -7,7 +7,7 @@ be split, or has more than 100 characters, is one unknown token.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,11 @@ from bertsmith.tokenizers.tokenizer import BuildOptions, Tokenizer
 CONTINUATION = "##"
 MAX_WORD_LENGTH = 100  # differs from the paper: Google's code has 200; transformers and all published folders have 100
 SPECIALS = SpecialTokens("[PAD]", "[UNK]", start="[CLS]", separator="[SEP]", end="[SEP]", mask="[MASK]")
-
+# Rule -> its key in tokenizer_config.json and in the normalizer of tokenizer.json; BertTokenizer's defaults.
+KEYS = {"lowercase": "do_lower_case", "strip_accents": "strip_accents", "chinese_spacing": "tokenize_chinese_chars"}
+NORMALIZER_KEYS = {**{name: name for name in KEYS}, "chinese_spacing": "handle_chinese_chars"}
+RULES: dict[str, Any] = {"lowercase": True, "strip_accents": None, "chinese_spacing": True}
+HANGUL = re.compile("[가-힣]")
 
 # A run of ASCII letters, digits and Hangul syllables is a word, and so is an ASCII sign; a run with any other character
 # extends to the next white space. Python's white space includes characters that BERT removes without splitting: texts
@@ -156,11 +160,9 @@ class WordPiece(Tokenizer):
 
     @classmethod
     def from_folder(cls, contents: TokenizerFolder) -> WordPiece:
-        return cls.build(
-            contents.vocabulary() if contents.definition else read_vocabulary(contents.path / "vocab.txt"),
-            **_rules(contents, named_class=contents.class_name in cls.transformers_classes),
-            **cls.folder_options(contents),
-        )
+        tokens = contents.vocabulary() if contents.definition else read_vocabulary(contents.path / "vocab.txt")
+        rules = _rules(contents, tokens, named=contents.class_name in cls.transformers_classes)
+        return cls.build(tokens, **rules, **cls.folder_options(contents))
 
     @classmethod
     def recognises(cls, contents: TokenizerFolder) -> bool:
@@ -221,32 +223,65 @@ class WordPiece(Tokenizer):
         return ids or [self.unknown_id]
 
 
-def _rules(contents: TokenizerFolder, *, named_class: bool) -> dict[str, Any]:
-    """The rules of a folder: BertTokenizer's settings if the folder names that class, else those of tokenizer.json."""
+def has_capitals(tokens: Iterable[str]) -> bool:
+    """Whether ordinary tokens have capital letters: `[CLS]` and its like are not ordinary."""
+    return any(token != token.lower() for token in tokens if not (token.startswith("[") and token.endswith("]")))
+
+
+def infer_rules(tokens: Sequence[str], lowercase: bool | None = None) -> tuple[dict[str, Any], str]:
+    """The rules of a vocabulary whose folder declares none, and a note; `lowercase` as requested, if not None."""
+    capitals, hangul = has_capitals(tokens), any(map(HANGUL.search, tokens))
+    rules: dict[str, Any] = {"lowercase": not capitals if lowercase is None else lowercase}
+    reason = f"the vocabulary has {'' if capitals else 'no '}capital letters" if lowercase is None else "requested"
+    note = f"lowercase={str(rules['lowercase']).lower()}, as {reason}"
+    if hangul and rules["lowercase"]:
+        rules["strip_accents"] = False
+        note += "; strip_accents=false, as it has composed Hangul syllables"
+    return rules, note
+
+
+def _rules(contents: TokenizerFolder, tokens: Sequence[str], *, named: bool) -> dict[str, Any]:
+    """The rules of a folder: the settings of tokenizer_config.json, else BertTokenizer's defaults if it is `named`.
+
+    A folder that does not name it has the rules of tokenizer.json, and one with vocab.txt alone those of its tokens.
+    """
+    if not contents.config and not contents.definition:
+        inferred, note = infer_rules(tokens, contents.lowercase)
+        contents.notes.append(note)
+        return inferred
     normalizer = contents.section("normalizer")
-    if not named_class and contents.definition:
-        _expect_bert(contents)
-    if normalizer.get("type") != "BertNormalizer":
-        normalizer = {}
-    settings = contents.config if named_class else {}
-    return {
-        "lowercase": settings.get("do_lower_case", normalizer.get("lowercase", True)),
-        "strip_accents": settings.get("strip_accents", normalizer.get("strip_accents")),
-        "chinese_spacing": settings.get("tokenize_chinese_chars", normalizer.get("handle_chinese_chars", True)),
-    }
-
-
-def _expect_bert(contents: TokenizerFolder) -> None:
-    types = {name: contents.section(name).get("type") for name in ("normalizer", "pre_tokenizer")}
-    required = {
-        "normalizer": "BertNormalizer",
-        "pre_tokenizer": "BertPreTokenizer",
-        "continuing_subword_prefix": CONTINUATION,
-        "max_input_chars_per_word": MAX_WORD_LENGTH,
-    }
-    for name, expected in required.items():
-        value = types[name] if name in types else contents.model.get(name)
-        if value != expected:
-            raise DataError(
-                f"{contents.path}/tokenizer.json: {name} is {value}, expected {expected} for a wordpiece tokenizer"
+    stored = {name: normalizer[key] for name, key in NORMALIZER_KEYS.items() if key in normalizer}
+    rules = RULES | ({} if named else stored)
+    declared: dict[str, Any] = {}
+    if named or not contents.class_name:  # other classes run tokenizer.json as it is
+        keys = {name: key for name, key in KEYS.items() if key in contents.config}
+        declared = {name: contents.setting(key, RULES[name]) for name, key in keys.items()}
+    rules |= declared
+    if contents.lowercase is not None:
+        if declared.get("lowercase", contents.lowercase) != contents.lowercase:
+            contents.notes.append(
+                f"lowercase={str(contents.lowercase).lower()} as requested, although tokenizer_config.json declares "
+                f"do_lower_case={str(declared['lowercase']).lower()}"
             )
+        rules["lowercase"] = contents.lowercase
+    strip = rules["lowercase"] if rules["strip_accents"] is None else rules["strip_accents"]
+    _note_rules(contents, tokens, rules | {"strip_accents": strip}, declared)
+    return rules
+
+
+def _note_rules(
+    contents: TokenizerFolder, tokens: Sequence[str], rules: dict[str, Any], declared: dict[str, Any]
+) -> None:
+    """Notes of what is lost without a declared setting, and of settings that have no effect."""
+    advice = "as by transformers, although the vocabulary has"
+    if "lowercase" not in declared and contents.lowercase is None and rules["lowercase"] and has_capitals(tokens):
+        contents.notes.append(f"texts are lower-cased, {advice} capital letters: `bertsmith import --cased` keeps them")
+    if declared.get("strip_accents") is None and rules["strip_accents"] and any(map(HANGUL.search, tokens)):
+        contents.notes.append(
+            f"accents are stripped, {advice} composed Hangul syllables, which become unknown: "
+            "declare strip_accents=false in tokenizer_config.json if the model was trained with them"
+        )
+    if contents.config.get("do_basic_tokenize") is False:
+        contents.notes.append("do_basic_tokenize=false is ignored, as by transformers' fast tokenizers")
+    if contents.config.get("never_split"):
+        contents.notes.append("never_split is ignored, as by transformers' fast tokenizers")

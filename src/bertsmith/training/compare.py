@@ -16,7 +16,7 @@ from bertsmith.reports.run_history import is_finished
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretrain_data import PretrainData, meta_model
-from bertsmith.training.recipe import Recipe, with_overrides
+from bertsmith.training.recipe import FILES, Recipe, with_overrides
 
 PAGE = "compare.html"
 
@@ -91,7 +91,7 @@ def chosen_recipes(words: Sequence[str], find: Callable[[str], Recipe]) -> dict[
     chosen: dict[str, Recipe] = {}
     for word in named:
         name, *changes = _split_overrides(word)
-        chosen[word] = with_overrides(find(name), [*shared, *changes])
+        chosen[word] = with_overrides(find(name), [*shared, *changes], from_file=name.endswith(FILES))
     return chosen
 
 

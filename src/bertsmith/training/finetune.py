@@ -34,7 +34,8 @@ def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokeniz
     """The encoder of the model folder with a new head for the task, and notes for the user."""
     given = {**task.head_config(), **settings.head}
     head = config.from_dict(config.find_kind(OBJECTIVES, task.objective).Config, given, "head")
-    model, tokenizer, facts = open_for(settings.model, [head], dropout=settings.dropout, seed=settings.seed)
+    options: dict[str, Any] = {"tokenizer": settings.tokenizer, "dropout": settings.dropout, "seed": settings.seed}
+    model, tokenizer, facts = open_for(settings.model, [head], **options)
     notes = list(facts.notes)
     if settings.random_init:
         with torch.random.fork_rng(devices=[]):

@@ -13,17 +13,16 @@ import torch
 from bertsmith.data.collate import from_packed
 from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.data.shards import Shards
-from bertsmith.errors import ConfigError, DataError
+from bertsmith.errors import DataError
 from bertsmith.model_io.folder_tokenizer import vocabulary_of
-from bertsmith.model_io.huggingface.family import POOLER
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.model_folder import open_model
 from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.system.workers import FunctionWorkers, WorkerDied, default_workers
 from bertsmith.tokenizers.tokenizer import Tokenizer, load
 from bertsmith.training.distributed import World
 from bertsmith.training.prefetch import Prefetcher
 from bertsmith.training.recipe import Recipe
+from bertsmith.training.start import load_weights
 from bertsmith.types import Batch
 
 VOCAB_MULTIPLE = 64  # rows of the token table, so that GPUs get matrices of suitable sizes
@@ -162,38 +161,3 @@ def load_start(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
         return load_weights(model, recipe.start, tokenizer)
     note = f"{recipe.name} is a second stage, but starts with new weights: --start it from a run of {recipe.after}"
     return [note] if recipe.after else []
-
-
-def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[str]:
-    """Copies the weights of a model folder into a model; returns notes for the user.
-
-    Encoder and vocabulary must be the same; heads and a pooler that the folder lacks keep their new weights.
-    Auxiliary models of objectives beside the folder are loaded too.
-    """
-    other, other_tokenizer, _ = open_model(folder)
-    if other_tokenizer.tokens() != tokenizer.tokens():
-        raise ConfigError(f"{folder} has another vocabulary than the shards: prepare them with its tokenizer")
-    weights, saved = model.state_dict(), other.state_dict()
-    for name, value in weights.items():
-        if name not in saved:
-            if not name.startswith(("objectives.", f"{POOLER}.")):
-                raise ConfigError(f"{folder} has no {name}: the recipe must have the same encoder")
-            continue
-        source, rows = saved[name], min(len(value), len(saved[name])) if value.dim() else 0
-        if source.shape[1:] != value.shape[1:] or (source.shape != value.shape and rows < tokenizer.vocab_size):
-            shapes = f"{list(source.shape)}, but {list(value.shape)} in the recipe"
-            raise ConfigError(f"{folder}: {name} has the shape {shapes}: the encoder must be the same")
-        value[:rows].copy_(source[:rows])  # token tables may be padded to different sizes
-    heads = {f"the head {name}" for name in set(model.objectives) & set(other.objectives)}
-    new = sorted({_module(name) for name in weights.keys() - saved.keys()} - heads)
-    unused = sorted({_module(name) for name in saved.keys() - weights.keys()} - heads)
-    notes = [f"started from the weights of {folder}", *(f"{name} is new" for name in new)]
-    notes += [f"{name} of {folder} is not used" for name in unused]
-    for part, auxiliary in model.auxiliary_models().items():
-        beside = Path(folder).parent / part / Path(folder).name
-        notes += load_weights(auxiliary, beside, tokenizer) if beside.is_dir() else [f"the {part} is new"]
-    return notes
-
-
-def _module(name: str) -> str:
-    return "the pooler" if name.startswith(f"{POOLER}.") else f"the head {name.split('.')[1]}"

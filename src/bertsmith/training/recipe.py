@@ -16,8 +16,10 @@ from bertsmith.errors import ConfigError
 from bertsmith.training.forward_backward import ComputeConfig, Precision, check_precision
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import BatchSizes, BatchSizeWarmup, Schedule, TrainingPlan, Unfreeze
+from bertsmith.training.start import shape_overrides
 
 TASKS = "bertsmith.tasks"
+FILES = (".json", ".toml")  # of recipes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +88,17 @@ class Recipe:
         return (json.dumps(config.to_dict(self), indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def with_overrides(recipe: Recipe, changes: Iterable[str]) -> Recipe:
-    """The recipe with dotted overrides such as `encoder.layers=4`."""
-    return config.override(recipe, changes)
+def with_overrides(recipe: Recipe, changes: Iterable[str], *, from_file: bool = False) -> Recipe:
+    """The recipe with dotted overrides such as `encoder.layers=4`.
+
+    With `start=FOLDER` among them the encoder has the folder's shape; a recipe `from_file` keeps its own.
+    """
+    changes = list(changes)
+    starts = [
+        str(config.parse_value(change.removeprefix("start="))) for change in changes if change.startswith("start=")
+    ]
+    shape = starts and starts[-1] and not from_file and Path(starts[-1]).is_dir()
+    return config.override(recipe, [*(shape_overrides(recipe.encoder, starts[-1]) if shape else ()), *changes])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +107,7 @@ class FinetuneConfig:
 
     task: Annotated[Any, Registry(TASKS)]  # the task and its settings
     model: str  # model folder whose encoder is fine-tuned
+    tokenizer: str = ""  # folder of its tokenizer; empty: the model folder
     files: dict[str, str] = field(default_factory=dict)  # of the task, by split, or its folder under data
     head: dict[str, Any] = field(default_factory=dict)  # settings of the objective that the task leaves open
     dropout: float | None = None  # in the whole encoder; absent: as in the model folder

@@ -17,20 +17,22 @@ from torch import Tensor
 
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.model_io.untrusted_files import ConfigReader
+from bertsmith.model_io.untrusted_files import ConfigReader, shown
+from bertsmith.nn import activations
 from bertsmith.objectives.objective import objective_class
 
 POOLER = "encoder.pooler"
-TEXT_HEADS = ("classify", "regress")
+TEXT_HEADS = ("classify", "regress", "multi_label")
 SUMMARY = {"summary_type": "first", "summary_use_proj": True}  # of multiple choice
 LM_HEADS = ("masked_lm", "causal_lm")  # two objectives with the same head
+PROJECTION = re.compile(r"embedding_hidden_mapping_in|embeddings_project")  # widens factorised embeddings
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}  # aliases of transformers
 
 Names = str | tuple[str, ...]
 Shapes = Mapping[str, tuple[int, ...]]  # of the weights, by today's names in transformers
 
-TASK_HEADS = {**dict.fromkeys(("classify", "regress", "tag", "choose"), "classifier."), "span": "qa_outputs."}
+TASK_HEADS = {**dict.fromkeys((*TEXT_HEADS, "tag", "choose"), "classifier."), "span": "qa_outputs."}
 BLOCK, LAYER = "encoder.blocks.{}", "encoder.layer.{}"
 BERT_MODULES: dict[str, Names] = {
     "encoder.embeddings.tokens": "embeddings.word_embeddings",
@@ -191,6 +193,8 @@ class Family:
             shape = shapes.get(name)
             if shape is None or len(shape) != 2:
                 raise DataError(f"{path.parent}: the weights lack {name}, or it is not a table")
+            if key == "hidden_size" and "embedding_size" not in self.size_tensors:
+                self.check_embedding_width(sizes[key], shape[dimension], shapes, path)
             if sizes[key] != shape[dimension]:
                 raise ConfigError(f"{path}: {key}={sizes[key]}, but the weights have {shape[dimension]} ({name})")
         if self.layer:
@@ -201,6 +205,15 @@ class Family:
                 raise DataError(f"{path.parent}: weights of its {layers:,} layers are missing")
             if claimed != layers:
                 raise ConfigError(f"{path}: num_hidden_layers={claimed}, but the weights have {layers} layers")
+
+    def check_embedding_width(self, width: int, stored: int, shapes: Shapes, path: Path) -> None:
+        """Refuses embeddings that a linear layer widens; only ALBERT's and ELECTRA's settings have their width."""
+        if layer := next(filter(PROJECTION.search, shapes), None):
+            found = f"token embeddings of width {stored} and {layer}, but hidden_size={width}"
+            raise ConfigError(
+                f"{path}: the weights have {found}: factorised embeddings as in albert and electra, which bertsmith "
+                f"does not read as {self.title}; set model_type if the folder is of one of these"
+            )
 
     def with_pooler(self, config: TransformerConfig, *, readers: Collection[str], stored: bool) -> TransformerConfig:
         """The settings with a pooler if objectives read it; `stored`: or if the weights have one."""
@@ -286,7 +299,10 @@ def _tuple(names: Names) -> tuple[str, ...]:
 def read_activation(reader: ConfigReader, key: str, default: str) -> str:
     """Our name of an activation."""
     name = reader.text(key, default)
-    return ACTIVATIONS.get(name, name)
+    if (ours := ACTIVATIONS.get(name, name)) not in activations.ACTIVATIONS:
+        known = ", ".join(sorted({*activations.ACTIVATIONS, *ACTIVATIONS}))
+        raise ConfigError(f"{reader.path}: {key}={shown(name)} is not supported; bertsmith reads {known}")
+    return ours
 
 
 def read_padding(reader: ConfigReader, default: int) -> int:
@@ -306,7 +322,7 @@ def task_architectures(classes: str) -> dict[str, tuple[str, ...]]:
 
 def task_modules(classifier: str = "classifier") -> dict[str, str]:
     """The weight names of fine-tuning heads; `classifier`: of the output layer for text classification."""
-    theirs = {"classify": classifier, "regress": classifier, "tag": "classifier", "choose": "classifier"}
+    theirs = {**dict.fromkeys(TEXT_HEADS, classifier), "tag": "classifier", "choose": "classifier"}
     return {f"objectives.{name}.head": head for name, head in (theirs | {"span": "qa_outputs"}).items()}
 
 

@@ -6,7 +6,8 @@ A `Family` knows the names and settings of one model family; this file reads and
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from torch import Tensor
@@ -15,12 +16,13 @@ from bertsmith import config as registry
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io import huggingface
-from bertsmith.model_io.huggingface.family import Family, Shapes
+from bertsmith.model_io.huggingface.family import TASK_HEADS, Family, Shapes
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.untrusted_files import ConfigReader, shown
 from bertsmith.objectives.heads import default_names
 from bertsmith.objectives.objective import FOLDER, Objective, ObjectiveConfig, objective_class
 
+TAG = re.compile(r"O|[BIESLU]-.+")  # label names of tagging
 DEFAULT_TYPE = "bert"  # of configs without model_type: those of 2018 and 2019
 
 
@@ -33,6 +35,7 @@ class TransformersFormat:
         self.copies, self.architectures = family.copies, family.architectures
         self.file_names, self.read_encoder = family.transformers_names, family.read_encoder
         self.with_pooler, self.current_names = family.with_pooler, family.current_names
+        self.stored_constants = family.stored_constants
 
     def head_prefixes(self, heads: Iterable[str] | None = None) -> tuple[str, ...]:
         """The prefixes of the weights of these heads, or of all."""
@@ -47,13 +50,55 @@ class TransformersFormat:
             raise DataError(f"{reader.path.parent}: the weights lack {table}, or it is not a table")
         return shape[0]
 
-    def heads(self, reader: ConfigReader, architectures: Collection[str], names: Iterable[str]) -> list[str]:
-        """The objectives whose heads the architecture promises or whose weights are there."""
+    def heads(self, reader: ConfigReader, architectures: Sequence[str], shapes: Shapes) -> tuple[list[str], str]:
+        """The objectives whose heads the class promises or whose weights are there, and a note where these were chosen.
+
+        A class that is not known here may compute its task heads from modules of its own: then they are not read.
+        """
         family = self.family
-        promised = {head for name in architectures for head in family.architectures.get(name, ())}
-        promised = {_by_problem_type(head, reader) for head in promised}
-        stored = family.stored_heads(names, causal=reader.get("is_decoder") is True)
-        return [head for head in family.heads if head in promised | stored]
+        found = family.stored_heads(shapes, causal=reader.get("is_decoder") is True)
+        promised = [head for name in architectures for head in family.architectures.get(name, ())]
+        found |= {_by_problem_type(head, reader) for head in promised}
+        note, task_weights = "", [name for name in shapes if name.startswith(self.head_prefixes(TASK_HEADS))]
+        if task_weights and not any(name in family.architectures for name in architectures):
+            others = self._other_modules(shapes, width=reader.count("hidden_size"))
+            found -= {"span"} if others or shapes.get("qa_outputs.weight", ())[:1] != (2,) else set()
+            chosen = "" if others else self._classifier(reader, shapes)
+            found |= {chosen} if chosen else set()
+            unread = sorted(name for name in task_weights if not name.startswith(self.head_prefixes(found)))
+            read = [head for head in TASK_HEADS if head in found]
+            note = " and ".join(f"{TASK_HEADS[head]}* is read as the head {head}" for head in read)
+            if unread:
+                reason = f"which {others[0]} may precede" if others else "whose kind it does not say"
+                note = f"{unread[0]} is not read, {reason}"
+            named = f"the class {shown(architectures[0])} is not known" if architectures else "no class is named"
+            note = note and f"{reader.path}: {named}: {note}; --head NAME reads a head, --ignore-heads none"
+        return [head for head in family.heads if head in found], note
+
+    def _other_modules(self, shapes: Shapes, *, width: int) -> list[str]:
+        """Weights beside encoder and known heads that are not of output layers: they may precede a head."""
+        known = (self.prefix, *self.head_prefixes(), *(copy for copy, _ in self.copies))
+        others = [name for name in shapes if not name.startswith(known)]
+        outputs = [name.removesuffix(".weight") for name in others if shapes[name][1:] == (width,) != shapes[name][:1]]
+        return sorted(name for name in others if name.rpartition(".")[0] not in outputs)
+
+    def _classifier(self, reader: ConfigReader, shapes: Shapes) -> str:
+        """The objective of `classifier` weights in a class that is not known; empty where it may be several."""
+        if "classify" not in self.family.heads:
+            return ""
+        stored = {name for name in shapes if name.startswith("classifier.")}
+        modules = ("objectives.classify.head", "encoder.pooler")
+        text = [f"{module}.{kind}" for module in modules for kind in ("weight", "bias")]
+        needed = [name for ours in text for name in self.file_names(ours, heads=["classify"])]
+        labels, problem = reader.get("id2label"), reader.get("problem_type")
+        names = list(map(str, labels.values())) if isinstance(labels, dict) else []
+        if stored == {"classifier.weight", "classifier.bias"} and names and all(map(TAG.fullmatch, names)):
+            return "tag"
+        if not stored <= {*needed} <= {*shapes}:
+            return ""
+        count = shapes[needed[0]][0]
+        fits = count == (len(names) or count) and (count > 1 or problem is not None)
+        return _by_problem_type("classify", reader) if fits else ""
 
     def read_head(self, name: str, reader: ConfigReader, shapes: Shapes) -> ObjectiveConfig:
         """The settings of a head, as far as config.json has them."""
@@ -129,7 +174,8 @@ def format_of_config(reader: ConfigReader) -> TransformersFormat:
     first = next((family for family in families if named and named[0].startswith(family.classes)), None)
     kind = reader.get("model_type", first.model_type if first else DEFAULT_TYPE)
     family = next((family for family in families if family.model_type == kind), None)
-    if family is None or not all(name.startswith(family.classes) for name in named):
+    others = tuple(other.classes for other in families if other is not family)
+    if family is None or any(name.startswith(others) and not name.startswith(family.classes) for name in named):
         also = f" ({', '.join(map(shown, named[:3]))})" if named else ""
         known = family.architectures if family else [other.model_type for other in families]
         raise DataError(f"{path} is of a {shown(kind)} model{also}; bertsmith reads {', '.join(known)}")
@@ -165,7 +211,7 @@ def _by_problem_type(head: str, reader: ConfigReader) -> str:
     if problem not in known:
         raise ConfigError(
             f"{reader.path}: problem_type={shown(problem)}; bertsmith reads {' and '.join(sorted(known))}; "
-            "objectives=() opens the encoder"
+            "--ignore-heads opens the encoder alone"
         )
     return known[problem]
 

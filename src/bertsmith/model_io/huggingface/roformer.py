@@ -11,7 +11,7 @@ from bertsmith.encoders import roformer
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.huggingface import family
-from bertsmith.model_io.untrusted_files import ConfigReader
+from bertsmith.model_io.untrusted_files import ConfigReader, shown
 from bertsmith.nn.attention import rotary_embedding
 
 PREFIX = "roformer."
@@ -25,8 +25,9 @@ class RoFormer(family.SummaryFamily):
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """BERT's; embeddings are as wide as the blocks, and values are not rotated."""
         reader.require("rotary_value", False)
-        if reader.get("embedding_size") is not None:
-            reader.require("embedding_size", sizes["hidden_size"])
+        if (narrow := reader.get("embedding_size")) not in (None, sizes["hidden_size"]):
+            claim = f"embedding_size={shown(narrow)} differs from hidden_size={sizes['hidden_size']}"
+            raise ConfigError(f"{reader.path}: {claim}: RoFormer with factorised embeddings is not supported")
         return super().settings(reader, {**sizes, POSITIONS: reader.count(POSITIONS, 1536)})
 
     def summary_activation(self, reader: ConfigReader) -> str:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertsmith.errors import ConfigError, DataError
+from bertsmith.tokenizers import sentencepiece
 from bertsmith.tokenizers.folder import TokenizerFolder
 from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER, Chunker
 from bertsmith.tokenizers.special_tokens import CLS_KEYS, FrameTemplate, SpecialTokens
@@ -35,8 +36,6 @@ SPECIALS = SpecialTokens("<pad>", "<unk>", start="[CLS]", separator="[SEP]", end
 # A unigram model may use every entry of its vocabulary. This score is below that of any other split of the characters
 # of a special token (above -30 each), so that special tokens are never used.
 UNUSED_SCORE = -1000.0
-
-NORMALIZERS = {"Replace", "NFKD", "StripAccents", "Lowercase", "Precompiled"}  # of ALBERT
 
 Pieces = Sequence[tuple[str, float]]
 
@@ -205,8 +204,10 @@ class Unigram(Tokenizer):
 
     @classmethod
     def from_folder(cls, contents: TokenizerFolder) -> Unigram:
+        if not contents.definition:
+            return cls._from_sentencepiece(contents)
         if contents.model.get("type") != "Unigram":
-            raise DataError(_no_definition(contents))
+            raise DataError(f"its tokenizer.json has a {contents.model.get('type')} model, expected Unigram")
         return cls.build(
             [(str(piece), float(score)) for piece, score in contents.model["vocab"]],
             **_rules(contents, named_class=contents.class_name in cls.transformers_classes),
@@ -214,10 +215,20 @@ class Unigram(Tokenizer):
         )
 
     @classmethod
+    def _from_sentencepiece(cls, contents: TokenizerFolder) -> Unigram:
+        model = sentencepiece.read_model(contents.path / sentencepiece.ALBERT_MODEL)
+        sentencepiece.note_rules(contents, sentencepiece.ALBERT_MODEL, model)
+        options = cls.folder_options(contents)
+        own = dict(model.added())
+        options["added"] = [*own.items(), *((number, token) for number, token in options["added"] if number not in own)]
+        rules = _settings(contents) | {"characters_map": model.characters_map}
+        return cls.build(model.pieces, **rules, **options)
+
+    @classmethod
     def recognises(cls, contents: TokenizerFolder) -> bool:
         if contents.definition:
             return contents.model.get("type") == "Unigram"
-        return contents.has("spiece.model")
+        return not contents.class_name and contents.has("spiece.model")
 
     @cached_property
     def _definition(self) -> dict[str, Any]:
@@ -248,14 +259,18 @@ class Unigram(Tokenizer):
         }
 
 
-def _no_definition(contents: TokenizerFolder) -> str:
-    if contents.has("spiece.model") and not contents.definition:
-        return (
-            f"{contents.path} has a spiece.model but no tokenizer.json: write one with transformers, "
-            "`AutoTokenizer.from_pretrained(folder).save_pretrained(other_folder)`, and use that folder"
+def _settings(contents: TokenizerFolder) -> dict[str, Any]:
+    """AlbertTokenizer's settings in tokenizer_config.json."""
+    if contents.config.get("add_prefix_space") is False:
+        raise DataError("add_prefix_space=false is not among ALBERT's rules, which are those of a unigram tokenizer")
+    lowercase = contents.setting("do_lower_case", default=True)
+    if contents.lowercase not in (None, lowercase):
+        contents.notes.append(
+            f"lowercase={str(contents.lowercase).lower()} as requested, although AlbertTokenizer's do_lower_case "
+            f"is {str(lowercase).lower()} in this folder"
         )
-    found = contents.model.get("type") or "no tokenizer.json"
-    return f"{contents.path}: expected a tokenizer.json with a Unigram model, found {found}"
+        lowercase = contents.lowercase
+    return {"lowercase": lowercase, "strip_accents": not contents.setting("keep_accents", default=False)}
 
 
 def _rules(contents: TokenizerFolder, *, named_class: bool) -> dict[str, Any]:
@@ -265,14 +280,6 @@ def _rules(contents: TokenizerFolder, *, named_class: bool) -> dict[str, Any]:
         step.get("type"): step
         for step in normalizer_config.get("normalizers", [normalizer_config] if normalizer_config else [])
     }
-    splits = [step.get("type") for step in contents.section("pre_tokenizer").get("pretokenizers", [])]
-    supported = splits == ["WhitespaceSplit", "Metaspace"] and set(steps) <= NORMALIZERS
-    if not supported or contents.model.get("byte_fallback") or contents.config.get("add_prefix_space") is False:
-        raise DataError(f"{contents.path} does not have ALBERT's rules, the only supported ones of a unigram tokenizer")
-    own = {"do_lower_case": "Lowercase" in steps, "keep_accents": "NFKD" not in steps}
-    settings = contents.config if named_class else own
-    return {
-        "lowercase": bool(settings.get("do_lower_case", True)),
-        "strip_accents": not settings.get("keep_accents", False),
-        "characters_map": base64.b64decode(steps.get("Precompiled", {}).get("precompiled_charsmap", "")),
-    }
+    own = {"lowercase": "Lowercase" in steps, "strip_accents": "NFKD" in steps}
+    characters_map = base64.b64decode(steps.get("Precompiled", {}).get("precompiled_charsmap", ""))
+    return (_settings(contents) if named_class else own) | {"characters_map": characters_map}
