@@ -182,7 +182,10 @@ def check_model_labels(labels: Sequence[str]) -> None:
     wrong = [label for label in labels if label != OUTSIDE and label[:2] not in ("B-", "I-")]
     if wrong or OUTSIDE not in labels:
         reason = f"{wrong[0]!r} is not a tag" if wrong else "O is missing"
-        raise DataError(f"this model's labels ({join_names(labels)}) are not IOB2 tags: {reason}")
+        raise DataError(
+            f"this model's labels ({join_names(labels)}) are not IOB2 tags ({reason}), which training and evaluation "
+            "need: use the commands ner or tag-words"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
