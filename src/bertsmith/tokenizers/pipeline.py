@@ -212,4 +212,6 @@ def _same(ours: Any, theirs: Any) -> bool:
 def _state(component: Any) -> dict[str, Any]:
     """The section of tokenizer.json of a component."""
     state: dict[str, Any] = json.loads(component.__getstate__()) if component is not None else {}
+    if state.get("type") == "BertNormalizer" and state["strip_accents"] is None:
+        state["strip_accents"] = state["lowercase"]
     return state
