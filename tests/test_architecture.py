@@ -164,3 +164,19 @@ def test_the_readme_tour_uses_commands_and_flags_that_exist() -> None:
             assert done.returncode == 0, line
             for flag in re.findall(r"(?<=\s)--?[a-z][a-z-]*", line):
                 assert re.search(rf"{re.escape(flag)}\b", done.stdout), f"{name}: {flag} in {line}"
+
+
+def test_the_reading_guide_lists_connected_files() -> None:
+    """Each file of a path exists, and all but the entries are imported by another file of the path."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for title, count, entries in (("From text to a checkpoint", 25, 2), ("One `/predict` request", 12, 1)):
+        section = (
+            page.partition(f"**{title}: {count} files.**")[2].partition("\n\n**")[0].partition("\n\nEverything")[0]
+        )
+        names = {f"{name}.py" for name in re.findall(r"`(\w+/[\w/]+)`", section)}
+        assert len(names) == count
+        assert names <= set(FILES)
+        packages = {str(Path(name).parent / "__init__.py") for name in names}  # which may export names of their modules
+        imported = {module for name in names | packages for module in imported_modules(TREES[name])}
+        alone = [name for name in names if f"bertsmith.{name[:-3].replace('/', '.')}" not in imported]
+        assert len(alone) <= entries, alone

@@ -97,7 +97,7 @@ def test_command_line(source: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "words"),
-    [(["--opset", "20"], "--opset"), (["--head", "vectors"], "--head"), (["--pooling", "max"], "mean, first, pooled")],
+    [(["--opset", "20"], "--opset"), (["--head", "vectors"], "--head"), (["--pooling", "median"], "mean, first, max")],
 )
 def test_invalid_options_are_one_line_errors(flags: list[str], words: str, source: Path, tmp_path: Path) -> None:
     done = call("export", source, "-o", tmp_path / "out", "--to", "sentence-transformers", *flags)
@@ -122,7 +122,7 @@ def test_different_embeddings_are_removed(source: Path, tmp_path: Path, monkeypa
 
 
 def test_disk_failures_leave_nothing_behind(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "_check_embeddings", lambda *_, **__: 0.0)
+    monkeypatch.setattr(exporting, "_check_embeddings", lambda *_, **__: (0.0, "nothing"))
     failed = 0
     for number in range(0, 200, 7):
         try:
@@ -148,6 +148,7 @@ def changed(exported: Path, path: Path, name: str, value: Any) -> Path:
 
 
 STEP = "sentence_transformers.models."
+ENCODER = {"path": "", "type": STEP + "Transformer"}
 
 
 @pytest.mark.parametrize(
@@ -157,9 +158,14 @@ STEP = "sentence_transformers.models."
         ("modules.json", [{"path": ""}], "not a list of modules"),
         ("modules.json", [], "none"),
         ("modules.json", [{"path": "1_Pooling", "type": STEP + "WeightedLayerPooling"}], "WeightedLayerPooling"),
-        ("modules.json", [{"path": "../x", "type": STEP + "Pooling"}], "not the name of a folder"),
-        ("modules.json", [{"path": "x", "type": STEP + "Pooling"}], "missing"),
-        ("1_Pooling/config.json", {"pooling_mode": "max"}, "max"),
+        ("modules.json", [ENCODER, {"path": "../x", "type": STEP + "Pooling"}], "not the name of a folder"),
+        ("modules.json", [ENCODER | {"path": "../x"}, {"path": "1_Pooling", "type": STEP + "Pooling"}], "'../x'"),
+        ("modules.json", [ENCODER, {"path": "x", "type": STEP + "Pooling"}], "missing"),
+        ("1_Pooling/config.json", {"pooling_mode": "median"}, "median"),
+        ("config_sentence_transformers.json", {"prompts": ["query"]}, "must map names to texts"),
+        ("config_sentence_transformers.json", {"prompts": {}, "default_prompt_name": ["x"]}, "default_prompt_name"),
+        ("sentence_bert_config.json", {"max_seq_length": "8"}, "max_seq_length"),
+        ("sentence_bert_config.json", {"do_lower_case": 1}, "do_lower_case"),
         ("1_Pooling/config.json", {"pooling_mode": ["mean", "cls"]}, "mean"),
         (
             "1_Pooling/config.json",
@@ -179,13 +185,49 @@ def test_unsupported_modules_raise_in_encode(name: str, value: Any, words: str, 
     assert model.encode("the cat", pooling="mean").shape == (32,)
 
 
-def test_foreign_dense_weights_are_rejected(source: Path, tmp_path: Path) -> None:
+def test_dense_layer_that_is_not_the_pooler(source: Path, tmp_path: Path) -> None:
     export_sentence_transformers(source, tmp_path / "out", pooling="pooled")
     other = folder(tmp_path / "other", seed=1)
     export_sentence_transformers(other, tmp_path / "out2", pooling="pooled")
     shutil.copy(tmp_path / "out2" / "2_Dense" / "model.safetensors", tmp_path / "out" / "2_Dense" / "model.safetensors")
-    with pytest.raises(BertsmithError, match="not the model's pooler"):
-        bertsmith.load(tmp_path / "out", device="cpu").encode("the cat")
+    found = bertsmith.load(tmp_path / "out", device="cpu")
+    assert (found.sentence_settings.pooling, len(found.sentence_settings.dense)) == ("first", 1)
+    assert max_abs_diff(found.encode(LONG), sentence_transformer(tmp_path / "out").encode(LONG)) < 1e-5
+
+
+def test_settings_are_kept_unless_the_caller_gives_others(source: Path, tmp_path: Path) -> None:
+    export_sentence_transformers(source, tmp_path / "theirs", pooling="pooled", normalize=True)
+    limits, prompts = tmp_path / "theirs" / "sentence_bert_config.json", {"query": "the ", "passage": "a "}
+    (tmp_path / "theirs" / "checksums.json").unlink()
+    limits.write_text(json.dumps({"max_seq_length": 6, "do_lower_case": True}))
+    (tmp_path / "theirs" / "config_sentence_transformers.json").write_text(
+        json.dumps({"prompts": prompts, "default_prompt_name": "query", "similarity_fn_name": "dot"})
+    )
+    facts = export_sentence_transformers(tmp_path / "theirs", tmp_path / "same")
+    assert (facts["pooling"], facts["normalize"], facts["max_length"]) == ("pooled", True, 6)
+    kept, other = (json.loads((tmp_path / name / limits.name).read_text()) for name in ("same", "theirs"))
+    assert kept == other
+    values = json.loads((tmp_path / "same" / "config_sentence_transformers.json").read_text())
+    assert values == {"prompts": prompts, "default_prompt_name": "query", "similarity_fn_name": "dot"}
+    export_sentence_transformers(tmp_path / "theirs", tmp_path / "other", pooling="max", normalize=False)
+    settings = bertsmith.load(tmp_path / "other", device="cpu").sentence_settings
+    assert (settings.pooling, settings.normalize, settings.dense, settings.max_length) == ("max", False, (), 6)
+
+
+def test_prompts_on_the_command_line(exported: Path, tmp_path: Path) -> None:
+    prompts = {"prompts": {"query": "the ", "passage": "a "}, "default_prompt_name": "query"}
+    path = changed(exported, tmp_path / "prompts", "config_sentence_transformers.json", prompts)
+    model = sentence_transformer(path)
+    for flags, options in (
+        ([], {}),
+        (["--prompt", "passage"], {"prompt_name": "passage"}),
+        (["--prompt", ""], {"prompt": ""}),
+    ):
+        found = json.loads(call("embed", path, "the cat", "--json", *flags).stdout)["vectors"]
+        assert max_abs_diff(np.array(found[0]), model.encode("the cat", **options)) < 1e-5
+    done = call("embed", path, "the cat", "--prompt", "other")
+    assert done.returncode != 0
+    assert "'query', 'passage'" in done.stderr
 
 
 def test_hub_snapshot_with_links(exported: Path, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_long_texts_are_read_around_the_mask(predictor: Predictor) -> None:
         (lambda one: one.fill_mask("a [MASK]", targets=[" "]), "has no tokens"),
         (lambda one: one.fill_mask("a [MASK]", top_k=0), "at least 1"),
         (lambda one: one.encode("a", layers=[9]), "layer 9 does not exist: choose 0 .* to 3"),
-        (lambda one: one.encode("a", pooling="max"), 'pooling "max" does not exist'),
+        (lambda one: one.encode("a", pooling="median"), 'pooling "median" does not exist'),
     ],
 )
 def test_invalid_arguments(predictor: Predictor, call: Any, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ LOGITS = {
         "sentence_order": "sop_logits",
         "replaced_token": "logits",
     },
-    "ForSequenceClassification": {"classify": "logits"},
+    "ForSequenceClassification": {"classify": "logits", "multi_label": "logits"},
     "ForTokenClassification": {"tag": "logits"},
     "ForQuestionAnswering": {"span": "start_logits"},
     "ForMultipleChoice": {"choose": "logits"},
@@ -123,6 +124,25 @@ def test_inferred_case_is_noted(tmp_path: Path) -> None:
     assert tokenizer.unknown_id not in tokenizer.encode(zoo.TEXTS["korean"][0]).ids
 
 
+def test_multi_label_models_give_every_label_its_own_probability(tmp_path: Path) -> None:
+    case = Case("bert", head="ForSequenceClassification", weights="multi-label")
+    zoo.write(case, tmp_path / "theirs")
+    predictor = bertsmith.load(tmp_path / "theirs", device="cpu")
+    pipeline = transformers.pipeline("text-classification", str(tmp_path / "theirs"), device="cpu", top_k=None)
+    texts = [text for text in case.texts if text and "[MASK]" not in text]
+    for text, expected, shares in zip(texts, pipeline(texts), predictor.predict_proba(texts).values, strict=True):
+        assert [one["label"] for one in predictor.predict(text)] == [one["label"] for one in expected]
+        np.testing.assert_allclose(
+            [one["score"] for one in predictor.predict(text)], [one["score"] for one in expected], atol=TOLERANCE
+        )
+        assert sorted(shares, reverse=True) == pytest.approx(
+            [one["score"] for one in predictor.predict(text)], abs=1e-6
+        )
+        assert len(predictor.predict(text, top_k=2)) == 2
+    save_model(predictor.model, predictor.tokenizer, tmp_path / "ours")
+    assert '"problem_type": "multi_label_classification"' in (tmp_path / "ours" / "config.json").read_text()
+
+
 # --- sentence-transformers
 
 
@@ -137,47 +157,87 @@ class SentenceCase:
     prompts: tuple[tuple[str, str], ...] = ()
     default_prompt: str | None = None
     language: str = "english"
+    family: str = "bert"
+    dense: tuple[str, ...] = ()  # activations of linear layers
+    lowercase: bool = False
+    subfolder: bool = False  # the encoder in 0_Transformer, as by version 1
 
     def __str__(self) -> str:
         names = [self.pooling, "old" * self.old, "normalized" * self.normalize, f"{self.max_seq_length}"]
         names += [self.language, "prompts" * bool(self.prompts), "default-prompt" * bool(self.default_prompt)]
+        names += [self.family * (self.family != "bert"), *self.dense]
+        names += ["lowercase" * self.lowercase, "subfolder" * self.subfolder]
         return "-".join(filter(None, names))
 
     @property
     def texts(self) -> list[str]:
         # without mask tokens: sentence-transformers parses special tokens in texts, here they are ordinary text
         texts = [text for text in zoo.TEXTS[self.language] if "[MASK]" not in text]
-        return [*texts, " ".join(texts) * 9]
+        return [*texts, " ".join(texts) * 9, " The Cats ΑΣ İ "]
 
 
 PROMPTS = (("query", "the cat "), ("passage", "a dog "))
+ROLES = (("query", "the cat: "), ("document", "a dog"))
 SENTENCE_CASES = [
     *(SentenceCase(pooling, normalize) for pooling in ("mean", "cls") for normalize in (False, True)),
     *(SentenceCase("mean", True, old=True, max_seq_length=length) for length in (8, zoo.POSITIONS)),
     *(SentenceCase("cls", max_seq_length=16, language=language) for language in ("korean", "chinese")),
     SentenceCase("mean", prompts=PROMPTS),
     SentenceCase("mean", True, prompts=PROMPTS, default_prompt="query", max_seq_length=12),
+    *(SentenceCase(pooling, old=old) for pooling in ("max", "mean_sqrt_len_tokens") for old in (False, True)),
+    *(SentenceCase(pooling, True, dense=("Tanh",)) for pooling in ("mean", "cls")),
+    SentenceCase("mean", dense=("Identity", "Tanh"), max_seq_length=10),
+    *(SentenceCase("mean", subfolder=True, old=old, max_seq_length=9) for old in (False, True)),
+    SentenceCase("cls", True, subfolder=True, dense=("Tanh",), prompts=PROMPTS, default_prompt="passage"),
+    SentenceCase("mean", lowercase=True, language="english-cased", old=True),
+    *(SentenceCase(family=family, prompts=ROLES, max_seq_length=20) for family in ("roberta", "modernbert", "albert")),
+    SentenceCase(family="roberta", language="english-cased", lowercase=True, old=True, prompts=ROLES),
 ]
 
 
 def write_sentence_transformer(case: SentenceCase, folder: Path) -> None:
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Normalize, Pooling, Transformer
+    from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
 
-    zoo.write(Case("bert", case.language, "vocab+class"), folder.with_name("encoder"))
+    zoo.write(
+        Case(case.family, case.language, "vocab+class" if case.family == "bert" else "json"),
+        folder.with_name("encoder"),
+    )
     encoder = Transformer(str(folder.with_name("encoder")), max_seq_length=case.max_seq_length)
-    modules = [encoder, Pooling(zoo.WIDTH, pooling_mode=case.pooling), *([Normalize()] if case.normalize else [])]
+    sizes = [zoo.WIDTH, *(zoo.WIDTH - 5 * number for number, _ in enumerate(case.dense, start=1))]
+    dense = [
+        Dense(size, smaller, bias=name == "Tanh", activation_function=getattr(torch.nn, name)())
+        for size, smaller, name in zip(sizes, sizes[1:], case.dense, strict=False)
+    ]
+    pooling = Pooling(zoo.WIDTH, pooling_mode=case.pooling)
+    modules = [encoder, pooling, *dense, *([Normalize()] if case.normalize else [])]
     prompts = {"prompts": dict(case.prompts), "default_prompt_name": case.default_prompt} if case.prompts else {}
     SentenceTransformer(modules=modules, device="cpu", **prompts).save(str(folder))
     if case.old:
-        modes = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max"}
-        flags = {key: mode == case.pooling for key, mode in modes.items()}
+        keys = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
+        flags = {
+            f"pooling_mode_{key}": key.removesuffix("_token") == case.pooling
+            or key.removesuffix("_tokens") == case.pooling.removesuffix("_tokens")
+            for key in keys
+        }
         zoo.write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": zoo.WIDTH, **flags})
-        limits = {"max_seq_length": case.max_seq_length, "do_lower_case": False}
+        limits = {"max_seq_length": case.max_seq_length, "do_lower_case": case.lowercase}
         zoo.write_json(folder / "sentence_bert_config.json", limits)
-        zoo.write_json(
-            folder / "config_sentence_transformers.json", {"__version__": {"sentence_transformers": "2.2.0"}}
-        )
+        version = {"__version__": {"sentence_transformers": "2.2.0"}, "prompts": dict(case.prompts)}
+        zoo.write_json(folder / "config_sentence_transformers.json", version)
+    if case.subfolder:
+        move_encoder(folder)
+
+
+def move_encoder(folder: Path) -> None:
+    """The encoder in 0_Transformer; config.json then has the versions."""
+    (folder / "0_Transformer").mkdir()
+    for path in list(folder.iterdir()):
+        if path.is_file() and path.name not in ("modules.json", "config_sentence_transformers.json", "README.md"):
+            path.rename(folder / "0_Transformer" / path.name)
+    modules = json.loads((folder / "modules.json").read_text())
+    zoo.write_json(folder / "modules.json", [modules[0] | {"path": "0_Transformer"}, *modules[1:]])
+    zoo.write_json(folder / "config.json", {"__version__": "1.0.0"})
 
 
 @pytest.mark.parametrize("case", SENTENCE_CASES, ids=str)
@@ -187,16 +247,119 @@ def test_sentence_transformers_folder(case: SentenceCase, tmp_path: Path) -> Non
     write_sentence_transformer(case, tmp_path / "theirs")
     theirs = SentenceTransformer(str(tmp_path / "theirs"), device="cpu")
     predictor = bertsmith.load(tmp_path / "theirs", device="cpu")
-    np.testing.assert_allclose(predictor.encode(case.texts), theirs.encode(case.texts), atol=TOLERANCE)
-    for name, _ in case.prompts:
-        expected = theirs.encode(case.texts, prompt_name=name)
-        np.testing.assert_allclose(predictor.encode(case.texts, prompt=name), expected, atol=TOLERANCE)
-    export_sentence_transformers(tmp_path / "theirs", tmp_path / "ours")
-    again = SentenceTransformer(str(tmp_path / "ours"), device="cpu")
-    np.testing.assert_allclose(again.encode(case.texts), theirs.encode(case.texts), atol=TOLERANCE)
-    for name, _ in case.prompts:
-        expected = theirs.encode(case.texts, prompt_name=name)
-        np.testing.assert_allclose(again.encode(case.texts, prompt_name=name), expected, atol=TOLERANCE)
+    names = [None, *(name for name, _ in case.prompts)]
+    expected = {name: theirs.encode(case.texts, prompt_name=name) for name in names}
+    for name in names:
+        np.testing.assert_allclose(predictor.encode(case.texts, prompt=name), expected[name], atol=TOLERANCE)
+    np.testing.assert_allclose(
+        predictor.encode(case.texts, prompt=""), theirs.encode(case.texts, prompt=""), atol=TOLERANCE
+    )
+    assert predictor.encode(case.texts).shape[1] == predictor.embedding_width()
+    facts = export_sentence_transformers(tmp_path / "theirs", tmp_path / "ours")
+    assert f"over {case.max_seq_length} tokens" in facts["compared"]
+    import_folder(tmp_path / "theirs", tmp_path / "imported")
+    for folder in ("ours", "imported"):
+        again = SentenceTransformer(str(tmp_path / folder), device="cpu")
+        for name in names:
+            np.testing.assert_allclose(again.encode(case.texts, prompt_name=name), expected[name], atol=TOLERANCE)
+
+
+def test_ranking_uses_the_prompts_of_queries_and_documents(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    case = SentenceCase("mean", prompts=ROLES, default_prompt="query")
+    write_sentence_transformer(case, tmp_path / "theirs")
+    theirs = SentenceTransformer(str(tmp_path / "theirs"), device="cpu")
+    queries = theirs.encode_query(["the cat"], normalize_embeddings=True)
+    expected = theirs.encode_document(case.texts, normalize_embeddings=True) @ queries[0]
+    predictor = bertsmith.load(tmp_path / "theirs", device="cpu")
+    found = {one["index"]: one["score"] for one in predictor.rank("the cat", case.texts)}
+    np.testing.assert_allclose([found[number] for number in range(len(expected))], expected, atol=TOLERANCE)
+    cosines = predictor.similarity(["the cat"], case.texts)  # the default prompt for both
+    same = theirs.similarity(theirs.encode(["the cat"]), theirs.encode(case.texts)).numpy()
+    np.testing.assert_allclose(cosines, same, atol=TOLERANCE)
+
+
+def test_pickled_sentence_transformers_folder_is_imported_with_its_settings(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    case = SentenceCase("cls", True, subfolder=True, max_seq_length=9)
+    write_sentence_transformer(case, tmp_path / "theirs")
+    expected = SentenceTransformer(str(tmp_path / "theirs"), device="cpu").encode(case.texts)
+    zoo.pickle_weights(tmp_path / "theirs" / "0_Transformer")
+    with pytest.raises(BertsmithError, match="bertsmith import") as error:
+        bertsmith.load(tmp_path / "theirs", device="cpu")
+    assert f"bertsmith import {tmp_path / 'theirs'} -o" in str(error.value)
+    import_folder(tmp_path / "theirs", tmp_path / "imported")
+    found = bertsmith.load(tmp_path / "imported", device="cpu").encode(case.texts)
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+
+
+UNSUPPORTED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "weighted mean": ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, ("weightedmean", "mean_sqrt_len")),
+    "last token": ("1_Pooling/config.json", {"pooling_mode": "lasttoken"}, ("lasttoken",)),
+    "two poolings": ("1_Pooling/config.json", {"pooling_mode": ["mean", "max"]}, ("mean", "max")),
+    "tokenizer arguments": ("sentence_bert_config.json", {"tokenizer_args": {"x": 1}}, ("tokenizer_args",)),
+    "another task": ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, ("transformer_task",)),
+    "query length": ("sentence_bert_config.json", {"query_length": 9}, ("query_length",)),
+    "sparse encoder": ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, ("model_type",)),
+    "unknown default": ("config_sentence_transformers.json", {"default_prompt_name": "x"}, ("default_prompt_name",)),
+    "GELU": ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.GELU"}, ("GELU",)),
+    "residual": ("2_Dense/config.json", {"use_residual": True}, ("use_residual",)),
+    "another size": ("2_Dense/config.json", {"out_features": 7}, ("2_Dense",)),
+    "token input": ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, ("module_input_name",)),
+}
+OTHER_MODULES = ("LSTM", "WordWeights", "CNN", "LayerNorm", "WeightedLayerPooling", "Router")
+
+
+@pytest.fixture(scope="module")
+def dense_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dense") / "theirs"
+    write_sentence_transformer(SentenceCase(dense=("Tanh",), prompts=PROMPTS), folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", [*UNSUPPORTED, *OTHER_MODULES, "a class of its own"])
+def test_embeddings_that_would_differ_are_refused_in_one_line(name: str, dense_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(dense_folder, tmp_path / "theirs")
+    words: tuple[str, ...] = (name,)
+    if name in UNSUPPORTED:
+        file, changes, words = UNSUPPORTED[name]
+        zoo.write_json(folder / file, json.loads((folder / file).read_text()) | changes)
+    else:
+        modules = json.loads((folder / "modules.json").read_text())
+        kind = f"sentence_transformers.models.{name}" if name in OTHER_MODULES else "custom_module.Transformer"
+        words = (kind.removeprefix("sentence_transformers.models."),)
+        number = 1 if name in OTHER_MODULES else 0
+        modules[number] = modules[number] | {"type": kind}
+        zoo.write_json(folder / "modules.json", modules)
+    predictor = bertsmith.load(folder, device="cpu")
+    with pytest.raises(BertsmithError) as error:
+        predictor.encode("the cat")
+    one_line(error, *words)
+    with pytest.raises(BertsmithError) as error:
+        export_sentence_transformers(folder, tmp_path / "ours")
+    one_line(error, *words)
+    assert any(words[0] in note for note in import_folder(folder, tmp_path / "imported").notes)
+
+
+def test_prompts_that_do_not_exist_or_are_not_pooled_are_refused(dense_folder: Path, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder = shutil.copytree(dense_folder, tmp_path / "theirs")
+    with pytest.raises(BertsmithError) as error:
+        bertsmith.load(folder, device="cpu").encode("the cat", prompt="qeury")
+    one_line(error, "qeury", "'query'", "'passage'")
+    config = folder / "1_Pooling" / "config.json"
+    zoo.write_json(config, json.loads(config.read_text()) | {"include_prompt": False})
+    predictor = bertsmith.load(folder, device="cpu")
+    expected = SentenceTransformer(str(folder), device="cpu").encode("the cat")
+    np.testing.assert_allclose(predictor.encode("the cat"), expected, atol=TOLERANCE)
+    with pytest.raises(BertsmithError) as error:
+        predictor.encode("the cat", prompt="query")
+    one_line(error, "include_prompt=false")
+    with pytest.raises(BertsmithError, match="token ids"):
+        bertsmith.load(dense_folder, device="cpu").embed_ids([[5, 6]], prompt="query")
 
 
 # --- refusals: one line that says what is wrong and what to do

@@ -332,6 +332,7 @@ WEIGHTS: dict[str, Callable[[Path], None]] = {
     "bfloat16": lambda folder: cast(folder, torch.bfloat16),
     "buffers": store_buffers,
     "extra-head": add_head,
+    "multi-label": lambda folder: change_config(folder, problem_type="multi_label_classification"),
 }
 
 
@@ -398,7 +399,7 @@ CASES = [
     *(
         Case("bert", "korean", "vocab+config", weights)
         for weights in WEIGHTS
-        if weights not in ("safetensors", "extra-head")
+        if weights not in ("safetensors", "extra-head", "multi-label")
     ),
     *(Case("albert", weights=weights) for weights in ("pickled", "gamma-beta", "sharded", "float16")),
     *(Case("roberta", weights=weights) for weights in ("pickled", "sharded", "bfloat16", "buffers", "no-pooler")),
@@ -413,5 +414,6 @@ CASES = [
     *(Case("modernbert", head=head) for head in (MASKED, TEXT)),
     *(Case("roformer", head=head) for head in (MASKED, TEXT)),
     *(Case(family, head=TEXT, weights="extra-head") for family in ("bert", "electra")),
+    *(Case(family, head=TEXT, weights="multi-label") for family in ("bert", "roberta", "albert")),
     Case("bert", "korean", "vocab+config", "gamma-beta", MASKED, "old"),
 ]

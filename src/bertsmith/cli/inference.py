@@ -12,9 +12,11 @@ from bertsmith import load
 
 app = typer.Typer()
 POOLING_HELP = (
-    "mean (over all tokens), first (the [CLS] token) or pooled; default: as configured in a "
+    "mean (over all tokens), first (the [CLS] token), max, mean_sqrt_len or pooled; default: as configured in a "
     "sentence-transformers folder, else mean."
 )
+RANK_PROMPT_HELP = 'Embeddings: prompt of the {0}; "" for none; default: the prompt "{0}" if the folder has it.'
+PROMPT_HELP = 'Prompt of a sentence-transformers folder; "" for none; default: the folder\'s default prompt.'
 NO_ANSWER_HELP = "Predict no answer if it outscores the best answer by MARGIN; default: the model's threshold."
 TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results, best first.")]
 Source = Annotated[str, typer.Argument(metavar="FILE|TEXT", help="A text of any length, or a file with one.")]
@@ -75,6 +77,7 @@ def embed(
     normalize: Annotated[
         bool | None, opt.option("--normalize/--no-normalize", "Scale the vectors to length 1.")
     ] = None,
+    prompt: Annotated[str | None, typer.Option(metavar="NAME", help=PROMPT_HELP)] = None,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
     encoding: opt.Encoding = "utf-8",
@@ -91,6 +94,7 @@ def embed(
     from bertsmith.reports import terminal_predictions
 
     options = {"pooling": pooling, "layers": parse_layers(layers), "combine": combine, "normalize": normalize}
+    options["prompt"] = prompt
     reading = opt.read_options(_one_text_per_line(file_format, source), field, encoding, errors)
     facts = embed_source(
         model,
@@ -202,6 +206,10 @@ def rank(
     positive: Annotated[
         str, typer.Option(metavar="LABEL", help="Label whose probability is the score; default: the second of two.")
     ] = "",
+    prompt: Annotated[str | None, typer.Option(metavar="NAME", help=RANK_PROMPT_HELP.format("query"))] = None,
+    document_prompt: Annotated[
+        str | None, typer.Option(metavar="NAME", help=RANK_PROMPT_HELP.format("document"))
+    ] = None,
     top_k: TopK = 10,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
@@ -219,7 +227,8 @@ def rank(
 
     reading = opt.read_options(_one_text_per_line(file_format, file), field, encoding, errors)
     documents = read_texts(file, reading, limit=limit)
-    ranked = load(model, device=device, **opening).rank(query, documents, positive=positive)[:top_k]
+    prompts = {"prompt": prompt, "document_prompt": document_prompt}
+    ranked = load(model, device=device, **opening).rank(query, documents, positive=positive, **prompts)[:top_k]
     opt.print_result({"query": query, "ranked": ranked}, as_json, lambda: terminal_predictions.ranking(ranked))
 
 

@@ -13,11 +13,12 @@ from bertsmith.errors import BertsmithError
 app = typer.Typer()
 HEAD_HELP = "ONNX: the head to export, e.g. masked_lm, or vectors for none; default: all heads."
 POOLING_HELP = (
-    "One vector per text: mean (over all tokens), first (the [CLS] token) or pooled. "
-    "Default: mean for sentence-transformers, none for ONNX."
+    "One vector per text: mean (over all tokens), first (the [CLS] token), max, mean_sqrt_len or pooled. "
+    "Default: none for ONNX; for sentence-transformers as in such a folder, else mean."
 )
 TOLERANCE_HELP = (
-    "Largest allowed difference from the model's outputs. Default: 1e-4 for ONNX, 1e-5 for sentence-transformers."
+    "Largest allowed difference from the model's outputs: for ONNX relative to the largest output, if that is over 1 "
+    "(default: 1e-4), for sentence-transformers absolute (default: 1e-5)."
 )
 
 
@@ -70,7 +71,9 @@ def export(
     to: Annotated[str, typer.Option(help="onnx or sentence-transformers.")],
     head: Annotated[str | None, typer.Option(metavar="NAME", help=HEAD_HELP)] = None,
     pooling: Annotated[str | None, typer.Option(help=POOLING_HELP)] = None,
-    normalize: Annotated[bool, opt.option("--normalize", "Scale text vectors to length 1.")] = False,
+    normalize: Annotated[
+        bool | None, opt.option("--normalize/--no-normalize", "Scale text vectors to length 1.")
+    ] = None,
     tolerance: Annotated[float | None, typer.Option(min=0.0, help=TOLERANCE_HELP)] = None,
     opset: Annotated[int | None, typer.Option(help="ONNX: operator set version, 18 to 23; default: 20.")] = None,
     tokenizer: opt.Tokenizer = None,
@@ -79,17 +82,17 @@ def export(
     """Export a model to ONNX or sentence-transformers. Compares the exported outputs with the model's."""
     if to not in ("onnx", "sentence-transformers"):
         raise BertsmithError(f"--to {to}: unknown format; choose onnx or sentence-transformers")
-    options = opt.given(tolerance=tolerance, tokenizer=tokenizer) | {"normalize": normalize}
+    options = opt.given(tolerance=tolerance, normalize=normalize, pooling=pooling, tokenizer=tokenizer)
     if to == "onnx":
         from bertsmith.export.onnx import export_onnx
 
-        facts = export_onnx(model, output, **options, **opt.given(head=head, pooling=pooling, opset=opset))
+        facts = export_onnx(model, output, **options, **opt.given(head=head, opset=opset))
     else:
         from bertsmith.export.sentence_transformers import export_sentence_transformers
 
         if head is not None or opset is not None:
             raise BertsmithError(f"{'--head' if head is not None else '--opset'} is for --to onnx")
-        facts = export_sentence_transformers(model, output, pooling=pooling or "mean", **options)
+        facts = export_sentence_transformers(model, output, **options)
     from bertsmith.reports import terminal_predictions
 
     opt.print_result(facts, as_json, lambda: terminal_predictions.export(facts))

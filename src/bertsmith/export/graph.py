@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from bertsmith import __version__
 from bertsmith.errors import BertsmithError
+from bertsmith.inference.encoder_outputs import POOLINGS
 from bertsmith.model_io.model import Model
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives.objective import Objective
@@ -26,7 +27,6 @@ from bertsmith.types import Batch, Encoding
 
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 LAST_HIDDEN, POOLED, SENTENCE = "last_hidden_state", "pooler_output", "sentence_embedding"
-POOLINGS = ("mean", "first", "pooled")
 MODEL_FILE, WEIGHTS_FILE = "model.onnx", "model.onnx_data"
 MAX_INLINE_BYTES = 2_000_000_000  # of weights in model.onnx; a protocol buffer is smaller than 2 GiB
 MIN_EXTERNAL_BYTES = 1024  # smaller tensors stay in model.onnx
@@ -87,9 +87,12 @@ class OnnxModule(nn.Module):
         hidden_BLD = encoding.last_hidden.view(*batch.input_ids.shape, -1)
         if self.pooling is None:
             return [hidden_BLD, *([encoding.pooled] if self.model.encoder.has_pooler else [])]
-        if self.pooling == "mean":
-            mask_BL1 = (batch.document_ids > 0).to(hidden_BLD.dtype).unsqueeze(-1)
-            text_BD = (hidden_BLD * mask_BL1).sum(1) / mask_BL1.sum(1)
+        mask_BL1 = (batch.document_ids > 0).unsqueeze(-1)
+        if self.pooling == "max":
+            text_BD = hidden_BLD.masked_fill(~mask_BL1, float("-inf")).amax(1)
+        elif self.pooling in ("mean", "mean_sqrt_len"):
+            count_B1 = mask_BL1.to(hidden_BLD.dtype).sum(1)
+            text_BD = (hidden_BLD * mask_BL1).sum(1) / (count_B1 if self.pooling == "mean" else count_B1.sqrt())
         else:
             text_BD = encoding.pooled if self.pooling == "pooled" else hidden_BLD[:, 0]
         return [hidden_BLD, F.normalize(text_BD, dim=-1) if self.normalize else text_BD]

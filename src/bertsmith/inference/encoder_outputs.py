@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -20,7 +20,8 @@ from bertsmith.inference.forward import ModelInput, Query
 from bertsmith.model_io.model import Model
 from bertsmith.types import Batch, Encoding
 
-Pooling = Literal["mean", "first", "pooled"]
+Pooling = Literal["mean", "first", "max", "mean_sqrt_len", "pooled"]
+POOLINGS: tuple[str, ...] = get_args(Pooling)
 Combine = Literal["mean", "concat"]
 
 
@@ -29,7 +30,7 @@ class Embeddings:
     """One vector for each text."""
 
     vectors: NDArray[np.float32]  # [texts, D]
-    truncated: tuple[int, ...]  # indices of the texts that were longer than the model's maximum length
+    truncated: tuple[int, ...]  # indices of the texts that were longer than the maximum length of embeddings
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def _pool(encoder: Encoder, batch: Batch, *, pooling: Pooling, layers: Sequence[
     outputs = _layer_outputs(encoder, batch, layers)
     if pooling == "first":
         return [layer_TD[batch.cls_positions].float() for layer_TD in outputs]
-    return [_text_means(layer_TD.float(), batch) for layer_TD in outputs]
+    return [_over_tokens(layer_TD.float(), batch, pooling) for layer_TD in outputs]
 
 
 def _is_last_layer(encoder: Encoder, layers: Sequence[int]) -> bool:
@@ -140,20 +141,24 @@ def _layer_outputs(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> lis
     return [outputs[layer] for layer in layers]
 
 
-def _text_means(layer_TD: Tensor, batch: Batch) -> Tensor:
-    """The mean over the tokens of each text [N, D], computed for all texts of equal length at once."""
+def _over_tokens(layer_TD: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
+    """The mean, maximum, or sum / sqrt(L) of the tokens of each text [N, D], for all texts of equal length at once."""
     runs = (tuple(batch.input_ids.shape),) if batch.dense else batch.equal_length_runs
     assert runs, "the batch has no padding"
     parts = torch.split(layer_TD, [texts * length for texts, length in runs])
-    return torch.cat([part.view(texts, length, -1).mean(1) for part, (texts, length) in zip(parts, runs, strict=True)])
+    grouped = [part.view(texts, length, -1) for part, (texts, length) in zip(parts, runs, strict=True)]
+    if pooling == "max":
+        return torch.cat([part_NLD.amax(1) for part_NLD in grouped])
+    scales = [part_NLD.shape[1] ** 0.5 if pooling == "mean_sqrt_len" else 1 for part_NLD in grouped]
+    return torch.cat([part_NLD.mean(1) * scale for part_NLD, scale in zip(grouped, scales, strict=True)])
 
 
 def check_embedding_options(
     encoder: Encoder, *, pooling: str, layers: Sequence[int], combine: str = "mean"
 ) -> tuple[int, ...]:
     """The layers; an error if the encoder cannot produce these embeddings."""
-    if pooling not in ("mean", "first", "pooled"):
-        raise BertsmithError(f'pooling "{pooling}" does not exist: choose mean, first or pooled')
+    if pooling not in POOLINGS:
+        raise BertsmithError(f'pooling "{pooling}" does not exist: choose {", ".join(POOLINGS)}')
     if combine not in ("mean", "concat"):
         raise BertsmithError(f'combine "{combine}" does not exist: choose mean or concat')
     if pooling == "pooled" and not encoder.has_pooler:

@@ -22,13 +22,21 @@ from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.question_answering import QuestionAnsweringTask
 from bertsmith.tasks.tagged_text import TaggingConfig, Unit, token_windows
 from bertsmith.tasks.task import Example, Features, Prediction, Task, truncated_examples
-from bertsmith.tasks.text_tasks import ClassificationTask, MultipleChoiceTask, RegressionTask, TextTask, encode_texts
+from bertsmith.tasks.text_tasks import (
+    ClassificationTask,
+    MultiLabelTask,
+    MultipleChoiceTask,
+    RegressionTask,
+    TextTask,
+    encode_texts,
+)
 from bertsmith.tasks.token_classification import TokenClassificationTask
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
 OVERLAP = 64  # minimum number of tokens that neighbouring windows share
-TEXT_PIPELINES: tuple[Pipeline, ...] = ("text-classification", "text-regression")
+LABEL_PIPELINES: tuple[Pipeline, ...] = ("text-classification", "multi-label-classification")
+TEXT_PIPELINES: tuple[Pipeline, ...] = (*LABEL_PIPELINES, "text-regression")
 UNITS = ("word", "part", "character")
 ENTITY_FIELDS = {"entity_group": "kind", "score": "score", "word": "text", "start": "start", "end": "end"}  # by result
 ANSWER_FIELDS = {"answer": "text", "score": "probability", "start": "start", "end": "end"}
@@ -50,8 +58,9 @@ class TextPipelines(TextModel):
         """The label of each text, `{"label", "score"}`, or the value of a regression model, `{"score"}`.
 
         A string, or a tuple of two strings (a pair), gives one result; a list gives a list. With `top_k` over 1 each
-        result is a list of labels, the most likely first. Texts that are too long are read in overlapping windows
-        whose logits are averaged; the result then has `windows`, their number.
+        result is a list of labels, the most likely first. A multi-label model gives every label with a probability of
+        its own, or the `top_k`, in this order: those over 0.5 are predicted. Texts that are too long are read in
+        overlapping windows whose logits are averaged; the result then has `windows`, their number.
         """
         check_top_k(top_k)
         task = self._text_task()
@@ -61,14 +70,15 @@ class TextPipelines(TextModel):
             if isinstance(task, RegressionTask):
                 results.append(_with_windows({"score": prediction.value}, windows))
                 continue
-            best = sorted(prediction.detail["probabilities"].items(), key=lambda item: -item[1])[:top_k]
+            best = sorted(prediction.detail["probabilities"].items(), key=lambda item: -item[1])
             labels = [_with_windows({"label": label, "score": score}, windows) for label, score in best]
-            results.append(labels[0] if top_k == 1 else labels)
+            every = top_k == 1 and isinstance(task, MultiLabelTask)
+            results.append(labels if every else labels[0] if top_k == 1 else labels[:top_k])
         return results[0] if single else results
 
     def predict_proba(self, texts: Any) -> Probabilities:
         """The probability of each label for each text or pair; windows as in `predict`."""
-        require_pipeline(self.model, "text-classification")
+        require_pipeline(self.model, *LABEL_PIPELINES)
         task = self._text_task()
         assert isinstance(task, ClassificationTask)
         predictions, windows = self._predict_texts(as_texts(texts)[0], task)
@@ -168,7 +178,8 @@ class TextPipelines(TextModel):
         if head.pipeline == "text-regression":
             task = RegressionTask(name)
         else:
-            task = ClassificationTask(name, labels=head.config.labels, positive=positive)
+            kind = MultiLabelTask if head.pipeline == "multi-label-classification" else ClassificationTask
+            task = kind(name, labels=head.config.labels, positive=positive)
         task.objective = name
         return task
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.encoder_outputs import (
+    POOLINGS,
     Attention,
     AttentionQuery,
     Combine,
@@ -30,7 +31,7 @@ from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import FolderFacts, open_model
-from bertsmith.model_io.sentence_transformers import SentenceSettings, read_sentence_settings
+from bertsmith.model_io.sentence_transformers import DenseLayer, SentenceSettings, read_sentence_settings
 from bertsmith.system.devices import choose_device
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
@@ -71,7 +72,8 @@ class Predictor(TextPipelines, FillMaskPipeline):
         self.device = device
         self.precision = precision
         self.max_length = model.encoder.max_positions
-        self.sentence_settings = sentence_settings  # default pooling and normalization of embeddings
+        self.sentence_settings = sentence_settings  # how embeddings are computed by default
+        self.max_embedding_length = min(sentence_settings.max_length or self.max_length, self.max_length)
         local = LocalBackend(self.model, padding_id=tokenizer.padding_id, device=device, autocast=autocast)
         self.backend: Backend = backend or local
 
@@ -91,25 +93,43 @@ class Predictor(TextPipelines, FillMaskPipeline):
         other.backend = backend
         return other
 
-    def rank(self, query: str, documents: Sequence[str], *, positive: str = "") -> list[dict[str, Any]]:
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        positive: str = "",
+        prompt: str | None = None,
+        document_prompt: str | None = None,
+    ) -> list[dict[str, Any]]:
         """The documents, best first: `{"index", "score", "text"}`.
 
         A classification or regression model scores pairs of query and document, by its value or by the probability of
         the label `positive` (default: the second of two labels), in windows as in `predict`. Other models score by the
-        cosine similarity of embeddings; `truncated` then marks texts over the maximum length.
+        cosine similarity of embeddings; `truncated` then marks texts over the maximum length. `prompt` and
+        `document_prompt` name prompts for embeddings; the defaults are those of sentence-transformers' `encode_query`
+        and `encode_document`: `query` and `document` if the model folder has them.
         """
         if self.model.head_for(*TEXT_PIPELINES):
             scored = self.score_pairs(query, documents, positive=positive)
         else:
-            embeddings = self.embed([query, *documents], normalize=True)
-            scores = (embeddings.vectors[1:] @ embeddings.vectors[0]).tolist()
-            truncated = set(embeddings.truncated)
+            asked = self.embed([query], normalize=True, prompt=self._prompt_for("query", prompt))
+            found = self.embed(documents, normalize=True, prompt=self._prompt_for("document", document_prompt))
+            truncated = set(range(len(documents)) if asked.truncated else found.truncated)
             scored = [
-                {"score": score, **({"truncated": True} if {0, index + 1} & truncated else {})}
-                for index, score in enumerate(scores)
+                {"score": score, **({"truncated": True} if index in truncated else {})}
+                for index, score in enumerate((found.vectors @ asked.vectors[0]).tolist())
             ]
         results = [{"index": index, **one, "text": documents[index]} for index, one in enumerate(scored)]
         return sorted(results, key=lambda one: -one["score"])
+
+    def _prompt_for(self, role: str, given: str | None = None) -> str:
+        return given if given is not None else role if role in self.sentence_settings.prompts else ""
+
+    def ranked_texts(self, query: str, documents: Sequence[str]) -> list[str]:
+        """The query and the documents as `rank` embeds them, after their prompts."""
+        parts = {"query": [query], "document": documents}
+        return [text for role, part in parts.items() for text in self.with_prompt(part, self._prompt_for(role))]
 
     def attention(self, text: str, second: str | None = None) -> Attention:
         """Attention weights of every layer and head over a text or a pair."""
@@ -141,22 +161,52 @@ class Predictor(TextPipelines, FillMaskPipeline):
         layers: Sequence[int] = (-1,),
         combine: Combine = "mean",
         normalize: bool | None = None,
+        prompt: str | None = None,
     ) -> Embeddings:
         """One vector for each text.
 
-        `pooling`: the mean over all tokens, the first token, or the pooler's output. `layers`: 0 is the embedding
-        layer, -1 the last; several are averaged or concatenated. `normalize`: divide by the L2 norm. The defaults are
-        the settings of a sentence-transformers folder, otherwise the mean without normalization.
+        `pooling`: the mean over all tokens, the first token, the maximum, the sum divided by the root of the length, or
+        the pooler's output. `layers`: 0 is the embedding layer, -1 the last; several are averaged or concatenated.
+        `normalize`: divide by the L2 norm. `prompt`: the name of a prompt of a sentence-transformers folder, "" for
+        none. The defaults, the maximum length and dense layers are those of a sentence-transformers folder, otherwise
+        the mean without normalization; a given pooling or layer leaves out dense layers.
         """
-        rows, settings = self._rows(texts), self.sentence_settings
+        settings = self.sentence_settings
         if pooling is None and settings.unread:
-            raise BertsmithError(f"{settings.unread}; choose the pooling: mean, first or pooled")
+            raise BertsmithError(f"{settings.unread}; choose the pooling: {', '.join(POOLINGS)}")
+        dense = self._dense(pooling, layers)
         pooling = pooling or cast(Pooling, settings.pooling)
         normalize = settings.normalize if normalize is None else normalize
         checked = check_embedding_options(self.model.encoder, pooling=pooling, layers=layers, combine=combine)
+        rows = self._rows(self.with_prompt(texts, prompt), self.max_embedding_length)
         results = self.backend.run(EmbeddingQuery(pooling, checked, combine), [ModelInput((row,)) for row in rows])
         vectors = np.stack(results) if results else np.empty((0, self.model.encoder.width), np.float32)
+        for layer in dense:
+            vectors = layer(vectors)
         return Embeddings(normalized(vectors) if normalize else vectors, _truncated(rows))
+
+    def with_prompt(self, texts: Sequence[Any], prompt: str | None = None) -> Sequence[Any]:
+        """Texts as `embed` tokenizes them: after the prompt, in lower case where the folder asks for it."""
+        settings = self.sentence_settings
+        text = settings.prompt_text(prompt)
+        if not text and not settings.lowercase:
+            return texts
+        if not all(isinstance(one, str) for one in texts):
+            raise BertsmithError("this model has a prompt or lower-cases texts: pass texts instead of token ids")
+        # by character, as the tokenizers library does: str.lower() has a rule for the final sigma
+        return ["".join(map(str.lower, text + one)) if settings.lowercase else text + one for one in texts]
+
+    def embedding_width(
+        self, *, pooling: Pooling | None = None, layers: Sequence[int] = (-1,), combine: Combine = "mean"
+    ) -> int:
+        """The width of the vectors of `embed` with these options."""
+        if dense := self._dense(pooling, layers):
+            return len(dense[-1].weight)
+        joined = combine == "concat" and (pooling or self.sentence_settings.pooling) != "pooled"
+        return self.model.encoder.width * (len(layers) if joined else 1)
+
+    def _dense(self, pooling: Pooling | None, layers: Sequence[int]) -> tuple[DenseLayer, ...]:
+        return self.sentence_settings.dense if pooling is None and tuple(layers) == (-1,) else ()
 
     def embed_ids(self, ids: Sequence[Sequence[int]], **options: Any) -> Embeddings:
         """As `embed`, for texts given as token ids without special tokens."""
@@ -165,7 +215,7 @@ class Predictor(TextPipelines, FillMaskPipeline):
     def embed_all(self, texts: Sequence[str], *, layer: int = -1) -> TokenEmbeddings:
         """The output of one layer for every token of each text, special tokens included."""
         check_embedding_options(self.model.encoder, pooling="mean", layers=[layer])
-        rows = self._rows(texts)
+        rows = self._rows(texts, self.max_length)
         vectors = self.backend.run(TokenEmbeddingQuery(layer), [ModelInput((row,)) for row in rows])
         return TokenEmbeddings(vectors, [self._tokens(row.ids) for row in rows], _truncated(rows))
 
@@ -189,11 +239,11 @@ class Predictor(TextPipelines, FillMaskPipeline):
     def _tokens(self, ids: NDArray[np.int32]) -> tuple[str, ...]:
         return tuple(map(self.tokenizer.id_to_token, ids.tolist()))
 
-    def _rows(self, texts: Sequence[str] | Sequence[Sequence[int]]) -> list[Row]:
+    def _rows(self, texts: Sequence[str] | Sequence[Sequence[int]], max_length: int) -> list[Row]:
         inputs: list[Any] = list(texts)
         as_ids = bool(inputs) and not isinstance(inputs[0], str)
         encoded = list(map(self._encoded_ids, inputs)) if as_ids else self.tokenizer.encode_batch(inputs)
-        return [self.tokenizer.frame(one, max_length=self.max_length) for one in encoded]
+        return [self.tokenizer.frame(one, max_length=max_length) for one in encoded]
 
     def _encoded_ids(self, ids: Sequence[int]) -> Encoded:
         count, size = len(ids), self.tokenizer.vocab_size

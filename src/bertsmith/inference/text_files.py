@@ -67,7 +67,7 @@ def embed_source(
 ) -> dict[str, Any]:
     """Embeds a text, or the texts of a file, into `output`, or into the result without an output.
 
-    `options`: `pooling`, `layers`, `combine` and `normalize` of `Predictor.embed`; `opening`: keywords of `open_model`.
+    `options`: keywords of `Predictor.embed`; `opening`: keywords of `open_model`.
     """
     if output is not None and output.suffix not in FORMATS:
         raise BertsmithError(f"{output} has an unknown file type: choose {', '.join(FORMATS)}")
@@ -90,9 +90,7 @@ class _EmbeddingChunks:
     def __init__(self, predictor: Predictor, texts: Sequence[str], options: Mapping[str, Any], *, quiet: bool) -> None:
         self.predictor, self.texts, self.options, self.quiet = predictor, texts, options, quiet
         self.truncated = 0
-        pooling = options["pooling"] or predictor.sentence_settings.pooling
-        concatenated = options["combine"] == "concat" and pooling != "pooled"
-        self.width = predictor.model.encoder.width * (len(options["layers"]) if concatenated else 1)
+        self.width = predictor.embedding_width(**{name: options[name] for name in ("pooling", "layers", "combine")})
 
     def __iter__(self) -> Iterator[NDArray[np.float32]]:
         with Progress("embedding", total=sum(map(len, self.texts)), quiet=self.quiet) as progress:

@@ -22,6 +22,7 @@ from bertsmith.model_io.loading import Loader, Weights
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CONFIG, FolderFacts, check_target, chosen_heads, open_model, save_model
 from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles
+from bertsmith.model_io.sentence_transformers import MODULES, encoder_folder, read_sentence_settings, sentence_files
 from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
 from bertsmith.model_io.unpickling import MARGIN
 from bertsmith.model_io.untrusted_files import MEBIBYTE, ConfigReader, UntrustedFile, exists, read_json, shown
@@ -61,8 +62,16 @@ def import_folder(
     if not source.is_dir():
         raise DataError(f"{source} is not a folder: expected a folder with weights")
     check_target(output, replace=replace)
-    facts = {"imported from": source.resolve().name}
-    save = partial(save_model, folder=output, facts=facts, replace=replace, disk=disk)
+    facts, root, unread = {"imported from": source.resolve().name}, source, []
+    source = encoder_folder(root)
+
+    def save(model: Model, tokenizer: Tokenizer) -> None:
+        settings = read_sentence_settings(root, model.encoder)
+        kept = exists(root, MODULES) and not settings.unread
+        files = sentence_files(settings, model.encoder) if kept else {}
+        unread.extend([f"{settings.unread}; only the encoder was imported"] if settings.unread else [])
+        save_model(model, tokenizer, output, facts=facts, extra_files=files, replace=replace, disk=disk)
+
     notes: Iterable[str]
     if exists(source, WEIGHTS) or exists(source, INDEX):
         opening: dict[str, Any] = {"head": head, "ignore_heads": ignore_heads, "tokenizer": tokenizer}
@@ -77,7 +86,7 @@ def import_folder(
         else:
             notes = _import_google(source, lowercase, tokenizer, convert)
     _, _, saved = open_model(output)
-    return dataclasses.replace(saved, notes=tuple(dict.fromkeys([*notes, *saved.notes])))
+    return dataclasses.replace(saved, notes=tuple(dict.fromkeys([*notes, *unread, *saved.notes])))
 
 
 def _convert(

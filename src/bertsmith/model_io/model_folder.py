@@ -19,6 +19,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import model_card
 from bertsmith.model_io.native import NATIVE, encoder_config
 from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles, file_chunks
+from bertsmith.model_io.sentence_transformers import encoder_folder
 from bertsmith.model_io.untrusted_files import ConfigReader, exists
 from bertsmith.objectives.objective import ObjectiveConfig, name_of
 from bertsmith.system.durable import Disk, partial_path
@@ -46,13 +47,14 @@ def save_model(
     folder: str | Path,
     *,
     facts: Mapping[str, object] | None = None,
+    extra_files: Mapping[str, bytes] | None = None,
     replace: bool = False,
     disk: Disk | None = None,
 ) -> None:
     """Writes a model folder, in transformers' format where it has a class for the model, else natively.
 
-    The same model under the same name gives the same bytes. `facts` go into the model card. An existing folder is an
-    error unless `replace` is set.
+    The same model under the same name gives the same bytes. `facts` go into the model card; `extra_files` are written
+    too, by relative path. An existing folder is an error unless `replace` is set.
     """
     disk, final = disk or Disk(), Path(os.path.abspath(folder))
     aside = partial_path(final)
@@ -61,9 +63,13 @@ def save_model(
     if aside.exists():
         disk.remove_folder(aside)
     disk.make_folder(aside)
+    for parent in sorted({(aside / name).parent for name in extra_files or ()} - {aside}):
+        disk.make_folder(parent)
+    contents |= extra_files or {}
     written = {name: disk.write_file(aside / name, [data], atomic=False) for name, data in contents.items()}
     written[WEIGHTS] = disk.write_file(aside / WEIGHTS, file_chunks(folder_format(model).tensors(model)), atomic=False)
-    disk.write_file(aside / CHECKSUMS, [checksums_file(written)], atomic=False)
+    top_level = {name: one for name, one in written.items() if "/" not in name}
+    disk.write_file(aside / CHECKSUMS, [checksums_file(top_level)], atomic=False)
     _exchange(aside, final, final.with_name(final.name + RETIRED), disk)
 
 
@@ -140,7 +146,8 @@ def _opened(
     folder: Path, words: str | Path | None, *, lowercase: bool | None = None, **options: Any
 ) -> tuple[Model, Tokenizer, FolderFacts]:
     """`words`: the folder of the tokenizer, where it is another."""
-    _expect_model_folder(folder)
+    folder, given = encoder_folder(folder), folder
+    _expect_model_folder(folder, given)
     notes = verify_checksums(folder, editable=frozenset({CARD}))
     reader = ConfigReader.open(folder, CONFIG)
     with WeightFiles.of(folder) as weights:
@@ -153,8 +160,8 @@ def _opened(
 
 def read_encoder(folder: str | Path) -> Any:
     """The settings of a folder's encoder, checked against the headers of its weights."""
-    folder = Path(folder)
-    _expect_model_folder(folder)
+    folder, given = encoder_folder(Path(folder)), Path(folder)
+    _expect_model_folder(folder, given)
     with WeightFiles.of(folder) as weights:
         loader = Loader(weights, ConfigReader.open(folder, CONFIG))
         return loader.format.read_encoder(loader.reader, loader.shapes())
@@ -167,8 +174,8 @@ def verify_folder(folder: str | Path) -> tuple[str, ...] | None:
     return verify_checksums(Path(folder))
 
 
-def _expect_model_folder(folder: Path) -> None:
-    """A one-line error for anything but a model folder."""
+def _expect_model_folder(folder: Path, given: Path) -> None:
+    """A one-line error for anything but a model folder; `given` is the folder around that of the encoder, if any."""
     if not folder.is_dir():
         before = folder.with_name(folder.name + RETIRED)
         hint = f"; a replacement was interrupted: its previous contents are in {before}" if before.is_dir() else ""
@@ -179,7 +186,7 @@ def _expect_model_folder(folder: Path) -> None:
         if name.endswith(".index") or name.startswith("pytorch_model"):
             kind = "a TensorFlow checkpoint is" if name.endswith(".index") else "pickled weights are"
             raise DataError(
-                f"{folder / name}: {kind} not opened directly: convert with bertsmith import {folder} -o OUTPUT"
+                f"{folder / name}: {kind} not opened directly: convert with bertsmith import {given} -o OUTPUT"
             )
     missing = CONFIG if not exists(folder, CONFIG) else WEIGHTS
     raise DataError(f"{folder} is not a model folder: it has no {missing}")

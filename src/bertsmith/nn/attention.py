@@ -116,7 +116,7 @@ def context_for_kernel(
         sequence_T = torch.searchsorted(cu_seqlens, index_T, right=True)
         sequence_bounds = cu_seqlens[sequence_T - 1], cu_seqlens[sequence_T]
     return AttentionContext(
-        kernel, len(document_ids), causal, cu_seqlens, max_seqlen, mask, equal_length_runs, None, sequence_bounds
+        kernel, document_ids.shape[0], causal, cu_seqlens, max_seqlen, mask, equal_length_runs, None, sequence_bounds
     )
 
 

@@ -23,22 +23,25 @@ from bertsmith.server.service import Service, ServiceDependency, json_response
 router = APIRouter(responses=ERROR_RESPONSES, tags=["embeddings"])
 
 
-def _check_length(predictor: Predictor, texts: Sequence[str], indices: Sequence[int]) -> None:
-    """An error for the first of these texts that is longer than the model's maximum length."""
+def _check_length(predictor: Predictor, texts: Sequence[str], indices: Sequence[int], most: int) -> None:
+    """An error for the first of these texts that has more than `most` tokens."""
     for index in indices:
         (tokens,) = predictor.count_tokens([texts[index]])
-        if tokens > predictor.max_length:
-            reason = f"input {index} has {tokens:,} tokens; this model takes at most {predictor.max_length:,}"
+        if tokens > most:
+            reason = f"input {index} has {tokens:,} tokens; this model takes at most {most:,}"
             raise RequestError(413, "too_large", f'{reason}: shorten it or set "truncate": true')
 
 
-def _embed(predictor: Predictor, texts: Sequence[str], *, truncate: bool, **options: Any) -> Embeddings:
+def _embed(
+    predictor: Predictor, texts: Sequence[str], *, truncate: bool, prompt: str | None, **options: Any
+) -> Embeddings:
     """Embeddings of texts; an error if one is too long, unless `truncate`."""
+    whole, most = predictor.with_prompt(texts, prompt), predictor.max_embedding_length
     if not truncate:  # tokens of long texts are counted before anything is computed
-        _check_length(predictor, texts, [i for i, text in enumerate(texts) if len(text) > predictor.max_length - 3])
-    embeddings = predictor.embed(texts, **options)
+        _check_length(predictor, whole, [i for i, text in enumerate(whole) if len(text) > most - 3], most)
+    embeddings = predictor.embed(texts, prompt=prompt, **options)
     if not truncate:
-        _check_length(predictor, texts, embeddings.truncated)
+        _check_length(predictor, whole, embeddings.truncated, most)
     return embeddings
 
 
@@ -54,10 +57,10 @@ async def embed(body: schemas.EmbedRequest, request: Request, service: ServiceDe
     texts = service.text_list(body.inputs)
 
     def run(predictor: Predictor) -> Response:
-        layers = len(body.layers) if body.combine == "concat" and body.pooling != "pooled" else 1
-        service.check_numbers(len(texts) * layers * predictor.model.encoder.width, "the vectors have")
         options: dict[str, Any] = {"pooling": body.pooling, "layers": body.layers, "combine": body.combine}
-        embeddings = _embed(predictor, texts, truncate=body.truncate, normalize=body.normalize, **options)
+        service.check_numbers(len(texts) * predictor.embedding_width(**options), "the vectors have")
+        options |= {"normalize": body.normalize, "prompt": body.prompt_name}
+        embeddings = _embed(predictor, texts, truncate=body.truncate, **options)
         return json_response(format_array(embeddings.vectors), **_truncated_header(service, embeddings.truncated))
 
     return await service.run(request, body.model, run)
@@ -70,9 +73,10 @@ async def embed_all(body: schemas.EmbedAllRequest, request: Request, service: Se
 
     def run(predictor: Predictor) -> Response:
         counts = predictor.count_tokens(texts)
+        most = predictor.max_length
         if not body.truncate:
-            _check_length(predictor, texts, [i for i, count in enumerate(counts) if count > predictor.max_length])
-        tokens = sum(min(count, predictor.max_length) for count in counts)
+            _check_length(predictor, texts, [i for i, count in enumerate(counts) if count > most], most)
+        tokens = sum(min(count, most) for count in counts)
         service.check_numbers(tokens * predictor.model.encoder.width, "the vectors of all tokens have")
         embeddings = predictor.embed_all(texts, layer=body.layer)
         content = f"[{','.join(map(format_array, embeddings.vectors))}]"
@@ -88,7 +92,7 @@ async def similarity(body: schemas.SimilarityRequest, request: Request, service:
     service.check_count(len(body.inputs.sentences), "sentences")
 
     def run(predictor: Predictor) -> Response:
-        embeddings = _embed(predictor, texts, truncate=body.truncate, normalize=True)
+        embeddings = _embed(predictor, texts, truncate=body.truncate, normalize=True, prompt=body.prompt_name)
         cosines = embeddings.vectors[1:] @ embeddings.vectors[0]
         return json_response(format_array(cosines), **_truncated_header(service, embeddings.truncated))
 
@@ -104,7 +108,8 @@ async def rerank(body: schemas.RerankRequest, request: Request, service: Service
         results = predictor.rank(body.query, body.texts, positive=body.positive)
         truncated = sorted(one["index"] for one in results if one.get("truncated"))
         if truncated and not body.truncate:
-            _check_length(predictor, [body.query, *body.texts], range(len(body.texts) + 1))
+            texts = predictor.ranked_texts(body.query, body.texts)
+            _check_length(predictor, texts, range(len(texts)), predictor.max_embedding_length)
         dropped = () if body.return_text else ("text",)
         kept = [{name: value for name, value in one.items() if name not in dropped} for one in results]
         return json_response(kept, **_truncated_header(service, truncated))
@@ -125,14 +130,15 @@ async def embeddings(body: schemas.EmbeddingsRequest, request: Request, service:
     name = service.select(request, body.model).name
 
     def run(predictor: Predictor) -> Response:
-        width = predictor.model.encoder.width
+        width = predictor.embedding_width()
         if body.dimensions is not None and body.dimensions > width:
             raise RequestError(422, "validation", f"dimensions is greater than the width {width} of this model")
         if texts:
-            result = _embed(predictor, texts, truncate=False, normalize=True)
-            tokens = sum(predictor.count_tokens(texts))
+            result = _embed(predictor, texts, truncate=False, normalize=True, prompt=body.prompt_name)
+            tokens = sum(predictor.count_tokens(predictor.with_prompt(texts, body.prompt_name)))
         else:
-            result, tokens = predictor.embed_ids(ids, normalize=True), sum(map(len, ids))
+            result = predictor.embed_ids(ids, normalize=True, prompt=body.prompt_name)
+            tokens = sum(map(len, ids))
         if result.truncated:
             message = f"input {result.truncated[0]} has more tokens than this model takes: shorten it"
             raise RequestError(413, "too_large", message)

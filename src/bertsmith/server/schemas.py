@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from bertsmith.inference.encoder_outputs import Pooling
 from bertsmith.server.errors import ErrorType, RequestError
 
 Inputs = Annotated[str | list[str], Field(description="One text, or a list of texts.")]
@@ -16,6 +17,10 @@ Truncate = Annotated[
     bool, Field(description="Truncate texts that are too long and list them in X-Truncated, instead of rejecting them.")
 ]
 ModelName = Annotated[str | None, Field(description="Name of the model; default: the first that supports the route.")]
+
+PromptName = Annotated[
+    str | None, Field(description="Prompt of a sentence-transformers folder; empty for none; default: the folder's.")
+]
 
 
 def strict(**example: Any) -> ConfigDict:
@@ -29,13 +34,14 @@ class EmbedRequest(BaseModel):
     normalize: Annotated[bool, Field(description="Divide vectors by their L2 norm.")] = True
     truncate: Truncate = False
     pooling: Annotated[
-        Literal["mean", "first", "pooled"] | None,
+        Pooling | None,
         Field(description="Mean of all tokens, first token, or pooler output; default: as the model folder sets it."),
     ] = None
     layers: Annotated[
         list[int], Field(min_length=1, max_length=64, description="0 is the embedding layer, -1 the last layer.")
     ] = [-1]
     combine: Annotated[Literal["mean", "concat"], Field(description="How several layers are combined.")] = "mean"
+    prompt_name: PromptName = None
     model: ModelName = None
 
 
@@ -57,6 +63,7 @@ class EmbeddingsRequest(BaseModel):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int | None, Field(ge=1, description="Keep the first dimensions, renormalized.")] = None
     user: str | None = None
+    prompt_name: PromptName = None
 
 
 class PredictRequest(BaseModel):
@@ -90,6 +97,7 @@ class SimilarityRequest(BaseModel):
     model_config = strict(inputs={"source_sentence": "The smith works.", "sentences": ["The forge is hot."]})
     inputs: Sentences
     truncate: Truncate = False
+    prompt_name: PromptName = None
     model: ModelName = None
 
 

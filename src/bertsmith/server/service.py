@@ -45,7 +45,7 @@ ROUTE_PIPELINES: dict[str, tuple[Pipeline, ...]] = {  # a model needs a head for
     **dict.fromkeys(("embed", "embed_all", "similarity", "rerank", "tokenize", "attention"), ()),
     "fill-mask": ("fill-mask",),
     "next-sentence": ("next-sentence",),
-    "predict": ("text-classification", "text-regression"),
+    "predict": ("text-classification", "multi-label-classification", "text-regression"),
     "ner": ("token-classification",),
     "qa": ("question-answering",),
     "choose": ("multiple-choice",),
