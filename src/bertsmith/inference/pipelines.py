@@ -91,7 +91,7 @@ class TextPipelines(TextModel):
         if isinstance(task, ClassificationTask) and not task.positive:
             raise BertsmithError(
                 f"this model has {len(task.labels)} labels ({', '.join(task.labels)}): "
-                "name the label whose probability is the score with positive=..."
+                "name the label whose probability is the score with --positive LABEL"
             )
         predictions, windows = self._predict_texts([(query, document) for document in documents], task)
         scores = [
