@@ -309,7 +309,7 @@ def test_invalid_arguments(know: Predictor, labelled: Predictor) -> None:
         (lambda: labelled.predict([("a", "b", "c")]), "input 0 is not a string"),
         (lambda: labelled.predict([3]), "input 0 is not a string"),
         (lambda: labelled.rank("a", ["b"], positive="maybe"), "maybe is not one of the labels"),
-        (lambda: three.rank("a", ["b"]), r"3 labels \(a, b, c\): set positive to the label"),
+        (lambda: three.rank("a", ["b"]), r"3 labels \(a, b, c\): name the label"),
         (lambda: know.ner("a", unit="line"), 'unit "line" does not exist'),
         (
             lambda: Predictor(random_model(tag.Config()), tokenizer()).ner("a"),

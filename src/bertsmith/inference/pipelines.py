@@ -88,7 +88,7 @@ class TextPipelines(TextModel):
         if isinstance(task, ClassificationTask) and not task.positive:
             raise BertsmithError(
                 f"this model has {len(task.labels)} labels ({', '.join(task.labels)}): "
-                "set positive to the label whose probability is the score"
+                "name the label whose probability is the score as positive (--positive LABEL)"
             )
         predictions, windows = self._predict_texts([(query, document) for document in documents], task)
         scores = [

@@ -145,6 +145,11 @@ class TokenizerFolder:
         """Tokens by id and merges, from tokenizer.json if there is one, else from vocab.json and merges.txt."""
         if self.definition:
             tokens, merges = self.vocabulary(), self.model.get("merges")
+        elif not self.has(BPE_VOCABULARY) or not self.has(MERGES):
+            raise DataError(
+                f"{self.path} has no {BPE_VOCABULARY} and {MERGES}, the files of {self.class_name}; "
+                f"if the tokenizer is of another class, name it as tokenizer_class in {CONFIG}"
+            )
         else:
             tokens = tokens_in_id_order(read_json(self.path / BPE_VOCABULARY), self.path / BPE_VOCABULARY)
             lines = read_text(self.path / MERGES).replace("\r\n", "\n").split("\n")

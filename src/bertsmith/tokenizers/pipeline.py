@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from functools import partial
@@ -136,7 +137,11 @@ def _without_definition(contents: TokenizerFolder) -> tokenizers.Tokenizer:
 def parse(contents: TokenizerFolder) -> tokenizers.Tokenizer:
     """The backend of a folder's tokenizer.json, without truncation and padding."""
     path = contents.path / folder.DEFINITION
+    normalizer = contents.section("normalizer")
     try:
+        for step in [normalizer, *(normalizer.get("normalizers") or [])]:
+            if step.get("type") == "Precompiled":
+                sentencepiece.check_characters_map(base64.b64decode(step["precompiled_charsmap"]))
         backend = tokenizers.Tokenizer.from_str(folder.read_text(path))
     except DataError:
         raise
@@ -212,4 +217,6 @@ def _same(ours: Any, theirs: Any) -> bool:
 def _state(component: Any) -> dict[str, Any]:
     """The section of tokenizer.json of a component."""
     state: dict[str, Any] = json.loads(component.__getstate__()) if component is not None else {}
+    if state.get("type") == "BertNormalizer" and state["strip_accents"] is None:
+        state["strip_accents"] = state["lowercase"]
     return state
