@@ -165,6 +165,23 @@ def test_settings_of_wordpiece_folders(case: str, tmp_path: Path) -> None:
         assert any("--cased" in note for note in tokenizer.notes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "kind", "note"),
+    [
+        ({"post_processor": None}, "wordpiece", "adds none"),
+        ({"normalizer": normalizers.BertNormalizer(lowercase=True)}, "wordpiece", "replace the normalizer"),
+        ({"normalizer": normalizers.NFC()}, "tokenizer.json", "its normalizer is not that of BertTokenizer"),
+        ({"pre_tokenizer": pre_tokenizers.Whitespace()}, "tokenizer.json", "its pre_tokenizer is not that of Bert"),
+    ],
+)
+def test_notes_where_versions_of_transformers_differ(changes: FILES, kind: str, note: str, tmp_path: Path) -> None:
+    settings = BERT | {"do_lower_case": False}
+    files = {"tokenizer.json": definition(**changes), "tokenizer_config.json": settings}
+    tokenizer = ours.load(write(tmp_path / "folder", files))
+    assert tokenizer.kind == kind
+    assert any(note in one for one in tokenizer.notes), tokenizer.notes
+
+
 def test_extra_special_tokens_are_parsed(tmp_path: Path) -> None:
     settings = {"do_lower_case": False, "additional_special_tokens": ["[X]", "a"]}
     folder = write(tmp_path / "folder", {"vocab.txt": VOCABULARY, "tokenizer_config.json": settings})

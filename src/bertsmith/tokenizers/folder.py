@@ -145,9 +145,9 @@ class TokenizerFolder:
         """Tokens by id and merges, from tokenizer.json if there is one, else from vocab.json and merges.txt."""
         if self.definition:
             tokens, merges = self.vocabulary(), self.model.get("merges")
-        elif not self.has(BPE_VOCABULARY) or not self.has(MERGES):
+        elif absent := [name for name in (BPE_VOCABULARY, MERGES) if not self.has(name)]:
             raise DataError(
-                f"{self.path} has no {BPE_VOCABULARY} and {MERGES}, the files of {self.class_name}; "
+                f"{self.path} has no {' and no '.join(absent)}, which {self.class_name} needs; "
                 f"if the tokenizer is of another class, name it as tokenizer_class in {CONFIG}"
             )
         else:
