@@ -112,6 +112,12 @@ def test_fill_mask(client: httpx.Client) -> None:
     np.testing.assert_allclose([one["score"] for one in found], [one["score"] for one in expected], atol=1e-6)
     listed = post_ok(client, "/fill-mask", inputs=[text, "a [MASK]"], targets=["cat", "mat"])
     assert [sorted(one["token_str"] for one in some) for some in listed] == [["cat", "mat"]] * 2
+    whole = post_ok(client, "/fill-mask", inputs=text, targets=["cat"], full_vocabulary=True)
+    assert whole == [
+        one | {"score": pytest.approx(one["score"])}
+        for one in ours.fill_mask(text, targets=["cat"], full_vocabulary=True)
+    ]
+    assert whole[0]["score"] < ours.fill_mask(text, targets=["cat"])[0]["score"]
     assert "[MASK]" in expect_error(client, "/fill-mask", 422, inputs="no gap")
     assert "33 masks" in expect_error(client, "/fill-mask", 413, inputs="[MASK]" * 33)
 
@@ -135,6 +141,25 @@ def test_ner_qa_choose_and_next_sentence(client: httpx.Client) -> None:
     assert (chosen["choice"], chosen["index"]) == (expected["choice"], expected["index"])
     follows = post_ok(client, "/next-sentence", first="the cat", second="a mat")
     assert follows == pytest.approx(predictor("words").next_sentence("the cat", "a mat"), rel=1e-4)
+    order = post_ok(client, "/next-sentence", first="the cat", second="a mat", model="order")
+    assert order == pytest.approx(predictor("order").next_sentence("the cat", "a mat"), rel=1e-4)
+    assert order["objective"] == "sentence_order"
+
+
+def test_words_and_labels(client: httpx.Client) -> None:
+    expected = predictor("parts of speech").tag_words(TEXTS[:2])
+    found = post_ok(client, "/tag-words", inputs=TEXTS[:2], model="parts of speech")
+    assert found == [[one | {"score": pytest.approx(one["score"])} for one in some] for some in expected]
+    assert set(found[0][0]) == {"word", "label", "score", "start", "end"}
+    assert {one["label"] for one in post_ok(client, "/tag-words", inputs=TEXTS[0])} <= {"O", "B-PLACE", "I-PLACE"}
+    line = expect_error(client, "/ner", 422, inputs=TEXTS[0], model="parts of speech")
+    assert "NOUN, VERB, ADJ" in line
+    assert "tag-words" in line
+    with client_for("parts of speech", "places") as other:  # the first model whose labels are entities
+        assert post_ok(other, "/ner", inputs=TEXTS) == post_ok(client, "/ner", inputs=TEXTS, model="places")
+        routes = {one["name"]: set(one["routes"]) for one in other.get("/info").json()["models"]}
+        assert {"ner", "tag-words"} & routes["parts of speech"] == {"tag-words"}
+        assert {"ner", "tag-words"} <= routes["places"]
 
 
 def test_qa_fields_are_either_nested_or_at_the_top_level(client: httpx.Client) -> None:
