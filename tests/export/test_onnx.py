@@ -170,7 +170,7 @@ def test_disk_failures_leave_nothing_behind(
     judge: Path, exported: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given(monkeypatch, (exported[0] / "model.onnx").read_bytes())
-    monkeypatch.setattr(onnx, "measure_parity", lambda *_, **__: [ParityCheck((1,), 0.0)])
+    monkeypatch.setattr(onnx, "measure_parity", lambda *_, **__: [ParityCheck((1,), {"logits": (0.0, 1.0)})])
     failed = 0
     for number in range(0, 200, 3):
         try:
