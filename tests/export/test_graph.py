@@ -113,7 +113,7 @@ def test_lstms_are_restored() -> None:
     [
         ([classify.Config()], {}, {"pooling": "mean"}, "without heads"),
         ([], {"pooler": False}, {"pooling": "pooled"}, "no pooler"),
-        ([], {}, {"pooling": "max"}, "mean, first, pooled"),
+        ([], {}, {"pooling": "median"}, "mean, first, max, mean_sqrt_len, pooled"),
     ],
 )
 def test_invalid_pooling(heads: list[Any], changes: Any, how: Any, words: str) -> None:
