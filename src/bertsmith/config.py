@@ -60,17 +60,20 @@ def _package(folder: str) -> ModuleType:
 
 def kinds(folder: str) -> list[str]:
     """The names in a registry folder: its modules that have a `Config`, by file name."""
-    names = [module.name for module in pkgutil.iter_modules(_package(folder).__path__)]
-    return sorted(name for name in names if hasattr(importlib.import_module(f"{folder}.{name}"), "Config"))
+    return sorted(name for name in _names(folder) if hasattr(importlib.import_module(f"{folder}.{name}"), "Config"))
 
 
 def find_kind(folder: str, name: str) -> ModuleType:
-    """The module of a registry folder with that name."""
-    known = kinds(folder)
-    if name not in known:
-        what = folder.rsplit(".", 1)[-1]
+    """The module of a registry folder with that name; the other modules are not imported."""
+    module = importlib.import_module(f"{folder}.{name}") if name in _names(folder) else None
+    if module is None or not hasattr(module, "Config"):
+        what, known = folder.rsplit(".", 1)[-1], kinds(folder)
         raise ConfigError(f"{name!r} is not among the {what}: {', '.join(known)}{did_you_mean(name, known)}")
-    return importlib.import_module(f"{folder}.{name}")
+    return module
+
+
+def _names(folder: str) -> set[str]:
+    return {module.name for module in pkgutil.iter_modules(_package(folder).__path__)}
 
 
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:

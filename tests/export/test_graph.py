@@ -12,6 +12,7 @@ from bertsmith.errors import BertsmithError
 from bertsmith.export.folder import ParityError
 from bertsmith.export.graph import OnnxModule, with_lstm_nodes
 from bertsmith.export.onnx import ParityCheck, check_parity
+from bertsmith.inference.encoder_outputs import POOLINGS
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives import (
     causal_lm,
@@ -76,7 +77,7 @@ def test_causal_lm() -> None:
     assert difference(graph, rows(graph)) < 2e-5
 
 
-@pytest.mark.parametrize("pooling", ["mean", "first", "pooled"])
+@pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("normalize", [False, True])
 def test_sentence_embeddings(pooling: str, normalize: bool) -> None:
     graph = OnnxModule(model("bert"), pooling=pooling, normalize=normalize).eval()
