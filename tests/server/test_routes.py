@@ -10,7 +10,13 @@ import httpx
 import numpy as np
 import openai
 import pytest
+import torch
 from server.http_fixtures import KINDS, client_for, predictor
+
+from bertsmith.inference.predictor import Predictor
+from bertsmith.model_io.sentence_transformers import DenseLayer, SentenceSettings
+from bertsmith.server.server import running
+from bertsmith.server.settings import Limits
 
 TEXTS = ["the cats sat on a mat", "서울은 한국의 수도이다!", ""]
 LONG = "the cat sat on a mat . " * 20
@@ -44,6 +50,33 @@ def test_embed_equals_the_predictor(client: httpx.Client) -> None:
         np.testing.assert_allclose(found, expected, atol=1e-6)
     one = post_ok(client, "/embed", inputs=TEXTS[0])
     np.testing.assert_allclose(one, [ours.encode(TEXTS[0], normalize=True)], atol=1e-6)
+
+
+def test_settings_of_a_sentence_transformers_folder() -> None:
+    dense = DenseLayer(torch.randn(5, 32), None, tanh=True)
+    prompts = {"query": "the cat ", "document": "a "}
+    settings = SentenceSettings("max", max_length=8, prompts=prompts, default_prompt="query", dense=(dense,))
+    ours = Predictor(predictor("words").model, predictor("words").tokenizer, sentence_settings=settings)
+    with running({"ours": ours}, limits=Limits()) as address, httpx.Client(base_url=address, timeout=20) as client:
+        for name in (None, "", "query", "document"):
+            body = {"inputs": [*TEXTS, LONG], "truncate": True, "normalize": False, "prompt_name": name}
+            expected = ours.encode([*TEXTS, LONG], prompt=name)
+            assert expected.shape == (4, 5)
+            np.testing.assert_allclose(post_ok(client, "/embed", **body), expected, atol=1e-6)
+        assert "takes at most 8" in expect_error(client, "/embed", 413, inputs=LONG)
+        seven = "the cat sat on a mat"  # with [CLS] and [SEP] 8 tokens, with the prompt 10
+        assert "input 0 has 10 tokens" in expect_error(client, "/embed", 413, inputs=seven)
+        assert "input 1 has 9 tokens" in expect_error(client, "/rerank", 413, query="cat", texts=[seven])
+        assert "'query', 'document'" in expect_error(client, "/embed", 422, inputs="a", prompt_name="other")
+        ranked = post_ok(client, "/rerank", query="cat", texts=["mat"])[0]["score"]
+        cosine = ours.encode("cat", prompt="query", normalize=True) @ ours.encode(
+            "mat", prompt="document", normalize=True
+        )
+        assert abs(ranked - cosine) < 1e-6
+        answer = post_ok(client, "/v1/embeddings", input="cat", prompt_name="document", dimensions=5)
+        expected = ours.encode("cat", prompt="document", normalize=True)
+        np.testing.assert_allclose(answer["data"][0]["embedding"], expected, atol=1e-6)
+        assert client.post("/v1/embeddings", json={"input": [5, 6]}).status_code == 422  # ids cannot have the prompt
 
 
 def test_token_embeddings(client: httpx.Client) -> None:

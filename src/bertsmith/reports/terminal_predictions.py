@@ -117,7 +117,7 @@ def attention_map(facts: Mapping[str, Any]) -> None:
 
 def export(facts: Mapping[str, Any]) -> None:
     """The written files, and their maximum absolute difference from the model on each compared batch."""
-    small = ("max_abs_diff", "tolerance")
+    small = ("max_abs_diff", "max_abs_output", "tolerance")
     if "parity" in facts:
         rows = plain_table(right=("texts", "max length", "padded", "max abs diff"))
         for one in facts["parity"]:
