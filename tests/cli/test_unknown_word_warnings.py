@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from command_line import Done, call
 from finetune_fixtures import tiny_model, write
-from inference.predictor_fixtures import KINDS, LONG, saved_predictor
+from inference.predictor_fixtures import KINDS, LONG, reader, saved_predictor, tokenizer
 from model_io import zoo
 
 from bertsmith.errors import UnknownWordsWarning
 from bertsmith.inference.predictor import Predictor
+from bertsmith.model_io.model_folder import save_model
 from bertsmith.objectives import classify, masked_lm, next_sentence
 from bertsmith.tokenizers.unknown_words import check_unknown_words
 from bertsmith.training import sweep
@@ -30,6 +31,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("models")
     saved_predictor(base / "words", masked_lm.Config(), next_sentence.Config())
     saved_predictor(base / "labels", classify.Config(labels=KINDS))
+    for head in ("tag", "span"):
+        one = reader().model
+        for name in set(one.objectives) - {head}:
+            del one.objectives[name]
+        save_model(one, tokenizer(), base / head)
     tiny_model(base)
     return base
 
@@ -50,13 +56,15 @@ def is_one_warning(done: Done, share: str, warning: str = WARNING) -> bool:
         ("embed", "labels", FOREIGN),
         ("classify", "labels", FOREIGN, FOREIGN),
         ("attention", "labels", FOREIGN),
+        ("ner", "tag", FOREIGN),
+        ("ask", "span", FOREIGN, "-c", FOREIGN),
     ],
     ids=lambda words: words[0],
 )
 def test_commands_that_apply_a_model_warn(folder: Path, words: tuple[str, ...]) -> None:
     command, model, *texts = words
     assert is_one_warning(call(command, folder / model, *texts, "--json"), "100")
-    known = ["the [MASK]" if command == "fill-mask" else KNOWN for _ in texts]
+    known = [text if text == "-c" else "the [MASK]" if command == "fill-mask" else KNOWN for text in texts]
     assert call(command, folder / model, *known).stderr == ""
 
 
@@ -74,10 +82,9 @@ def test_a_predictor_warns_once(folder: Path) -> None:
         predictor.predict(FOREIGN)
 
 
-def test_examples_are_short_and_printable(folder: Path) -> None:
-    tokenizer = Predictor.open(folder / "labels", device="cpu").tokenizer
+def test_examples_are_short_and_printable() -> None:
     with pytest.warns(UnknownWordsWarning) as found:
-        assert check_unknown_words(tokenizer, ["z" * 90, "\u202ez"]) == 1.0
+        assert check_unknown_words(tokenizer(), ["z" * 90, "\u202ez"]) == 1.0
     message = str(found[0].message)
     assert f"{'z' * 40}…, " in message
     assert message.isprintable()

@@ -311,7 +311,10 @@ def test_invalid_arguments(know: Predictor, labelled: Predictor) -> None:
         (lambda: labelled.rank("a", ["b"], positive="maybe"), "maybe is not one of the labels"),
         (lambda: three.rank("a", ["b"]), r"3 labels \(a, b, c\): name the label"),
         (lambda: know.ner("a", unit="line"), 'unit "line" does not exist'),
-        (lambda: Predictor(random_model(tag.Config()), tokenizer()).ner("a"), "not IOB2 tags"),
+        (
+            lambda: Predictor(random_model(tag.Config()), tokenizer()).ner("a"),
+            r"labels \(LABEL_0, LABEL_1\) are not entity tags .*: use tag-words",
+        ),
     ):
         with pytest.raises(BertsmithError, match=message):
             ask()

@@ -145,7 +145,7 @@ def require_head(model: Model, *names: str) -> str:
         if name in model.objectives:
             return name
     heads = ", ".join(model.objectives) or "none"
-    raise BertsmithError(f"this model has no {' or '.join(names)} head (heads: {heads}): load a model trained for it")
+    raise BertsmithError(f"this model has no {' or '.join(names)} head (heads: {heads}): use a model trained for it")
 
 
 def require_pipeline(model: Model, *pipelines: Pipeline) -> str:

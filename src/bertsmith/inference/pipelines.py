@@ -1,4 +1,4 @@
-"""The methods of a predictor that use a head: classification, regression, NER, question answering and others.
+"""The methods of a predictor that use a head: classification, regression, question answering and others.
 
 Texts are encoded and predictions decoded by the code of the tasks. Texts that are too long are read in windows.
 N texts, K classes.
@@ -20,7 +20,7 @@ from bertsmith.inference.forward import LogitsQuery, ModelInput, TextModel, chec
 from bertsmith.objectives.objective import Pipeline
 from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.question_answering import QuestionAnsweringTask
-from bertsmith.tasks.tagged_text import TaggingConfig, Unit, token_windows
+from bertsmith.tasks.tagged_text import token_windows
 from bertsmith.tasks.task import Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tasks.text_tasks import (
     ClassificationTask,
@@ -30,15 +30,12 @@ from bertsmith.tasks.text_tasks import (
     TextTask,
     encode_texts,
 )
-from bertsmith.tasks.token_classification import TokenClassificationTask
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
 OVERLAP = 64  # minimum number of tokens that neighbouring windows share
 LABEL_PIPELINES: tuple[Pipeline, ...] = ("text-classification", "multi-label-classification")
 TEXT_PIPELINES: tuple[Pipeline, ...] = (*LABEL_PIPELINES, "text-regression")
-UNITS = ("word", "part", "character")
-ENTITY_FIELDS = {"entity_group": "kind", "score": "score", "word": "text", "start": "start", "end": "end"}  # by result
 ANSWER_FIELDS = {"answer": "text", "score": "probability", "start": "start", "end": "end"}
 
 
@@ -91,7 +88,7 @@ class TextPipelines(TextModel):
         if isinstance(task, ClassificationTask) and not task.positive:
             raise BertsmithError(
                 f"this model has {len(task.labels)} labels ({', '.join(task.labels)}): "
-                "name the label whose probability is the score with positive=..."
+                "name the label whose probability is the score as positive (--positive LABEL)"
             )
         predictions, windows = self._predict_texts([(query, document) for document in documents], task)
         scores = [
@@ -101,31 +98,18 @@ class TextPipelines(TextModel):
         return [_with_windows({"score": score}, count) for score, count in zip(scores, windows, strict=True)]
 
     def next_sentence(self, first: str, second: str) -> dict[str, Any]:
-        """The probability that the second text follows the first: `{"is_next", "not_next", "truncated"}`."""
-        head = require_pipeline(self.model, "next-sentence")
+        """How the second text relates to the first: the probabilities of both classes, `objective` and `truncated`.
+
+        `objective` names the head. next_sentence (BERT): does the second text follow the first, `is_next` or
+        `not_next`? sentence_order (ALBERT): are two texts that belong together `in_order` or `swapped`?
+        """
+        name = require_pipeline(self.model, "next-sentence")
         self.check_words(first, second)
         row = self.tokenizer.frame(*map(self.tokenizer.encode, (first, second)), max_length=self.max_length)
-        (logits,) = self.backend.run(LogitsQuery(head), [ModelInput((row,))])
-        is_next, not_next = torch.from_numpy(logits).softmax(-1).tolist()
-        return {"is_next": is_next, "not_next": not_next, "truncated": any(row.truncated)}
-
-    def ner(self, text: str | Sequence[str], *, unit: Unit = "word") -> list[Any]:
-        """The entities of a text, `{"entity_group", "score", "word", "start", "end"}`; a list of texts gives lists.
-
-        Offsets are characters of the text as given. Texts of any length are read in windows. `unit` is the unit of
-        the labels in the training data: words, words split at punctuation, or characters.
-        """
-        name = require_pipeline(self.model, "token-classification")
-        if unit not in UNITS:
-            raise BertsmithError(f'unit "{unit}" does not exist: choose {", ".join(UNITS)}')
+        (logits,) = self.backend.run(LogitsQuery(name), [ModelInput((row,))])
         head: Any = self.model.objectives[name]
-        task = TokenClassificationTask("ner", config=TaggingConfig(), labels=head.config.labels, unit=unit)
-        task.objective = name
-        texts = [text] if isinstance(text, str) else text
-        examples = [Example(id=str(index), texts=(one,)) for index, one in enumerate(texts)]
-        predictions, _ = self._predict_examples(task, examples, length=self.max_length)
-        entities = [_renamed(prediction.detail["entities"], ENTITY_FIELDS) for prediction in predictions]
-        return entities[0] if isinstance(text, str) else entities
+        probabilities = dict(zip(head.class_names, torch.from_numpy(logits).softmax(-1).tolist(), strict=True))
+        return {"objective": name, **probabilities, "truncated": any(row.truncated)}
 
     def answer(self, question: str, context: str, *, top_k: int = 1, no_answer: float | None = None) -> Any:
         """The span of the context that answers, `{"answer", "score", "start", "end"}`; a list if `top_k` is over 1.

@@ -29,6 +29,7 @@ from bertsmith.inference.fill_mask import FillMaskPipeline
 from bertsmith.inference.forward import CHECKED_TEXTS, Backend, LocalBackend, ModelInput
 from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines
 from bertsmith.inference.precision import Precision, convert_precision
+from bertsmith.inference.word_labels import WordLabelPipelines
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import FolderFacts, open_model
 from bertsmith.model_io.sentence_transformers import DenseLayer, SentenceSettings, read_sentence_settings
@@ -47,7 +48,7 @@ class Tokenized:
     special: tuple[bool, ...]  # [L]
 
 
-class Predictor(TextPipelines, FillMaskPipeline):
+class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
     """The result of `bertsmith.load`. Immutable, so threads may share it.
 
     The predictor owns the model: it moves it to the device and converts its linear layers to the precision. `backend`

@@ -169,7 +169,10 @@ class Family:
         try:
             return self.encoder(**settings)
         except ConfigError as error:
-            raise ConfigError(f"{reader.path}: {error}") from error
+            text = str(error)
+            for key, ours in {**SETTINGS, "pad_token_id": "padding_id", "num_hidden_groups": "groups"}.items():
+                text = re.sub(rf"\b{ours}=", f"{key}=", text)
+            raise ConfigError(f"{reader.path}: {text}") from error
 
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """The config's values as settings of our encoder."""
