@@ -14,7 +14,7 @@ import pkgutil
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -279,8 +279,8 @@ def resume_differences(before: Any, now: Any) -> list[str]:
     return [line for line in differences(before, now) if not line.endswith(f'is now "{AUTO}"')]
 
 
-def read_file(cls: type[T], path: Path) -> T:
-    """Settings from a JSON or TOML file."""
+def read_file(cls: type[T], path: Path, *, complete: Callable[[Any], Any] = lambda data: data) -> T:
+    """Settings from a JSON or TOML file; `complete` adds what its values imply."""
     try:
         text = path.read_text(encoding="utf-8")
         data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
@@ -288,4 +288,4 @@ def read_file(cls: type[T], path: Path) -> T:
         raise DataError(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise DataError(f"{path} is not a {_name(cls)}: {error}") from error
-    return from_dict(cls, data)
+    return from_dict(cls, complete(data))

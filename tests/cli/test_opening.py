@@ -55,3 +55,14 @@ def test_a_head_by_name_and_no_heads(intents: Path, tmp_path: Path) -> None:
     assert (again.returncode, again.stderr) == (0, "")
     labels = json.loads(again.stdout)["predictions"][0]["results"]
     assert labels[0]["label"] in ("book", "cancel", "ask")
+
+
+def test_fine_tuning_takes_the_tokenizer_of_another_folder(intents: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "the cat\ta\na mat\tb\n" * 4)
+    words = ("finetune", intents, "-t", "classification", "--train", tmp_path / "train.tsv", "-o", tmp_path / "run")
+    settings = ("epochs=1", "batch_size=4", "max_length=16", "--device", "cpu", "-q")
+    done = call(*words, *settings)
+    assert (done.returncode, "--tokenizer DIR" in done.stderr) == (65, True)
+    done = call(*words, *settings, "--tokenizer", intents.with_name("words"))
+    assert done.returncode == 0, done.stderr
+    assert call("classify", tmp_path / "run" / "last", "the cat").returncode == 0

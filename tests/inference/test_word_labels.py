@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from seqeval.scheme import BILOU, IOB1, IOBES, Entities
 
 import bertsmith
@@ -62,6 +63,26 @@ def test_entities_equal_transformers(language: str, labels: str, tmp_path: Path)
         assert [one["word"] for one in found] == [text[one["start"] : one["end"]] for one in expected]
         count += len(found)
     assert count > 20
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "albert"])
+def test_first_token_of_a_word_is_that_of_transformers_tokenizers(family: str, tmp_path: Path) -> None:
+    """A piece of white space alone, as before rare words, is the first token of the word after it."""
+    case = Case(family, head=TOKEN)
+    predictor = opened(case, tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / str(case))
+    model = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / str(case)).eval()
+    for text in texts_of(Case("bert"), 40):
+        text = " ".join(word for word in text.split()[:9] if word.isalpha())
+        encoded = tokenizer(text, return_tensors="pt")
+        numbers = encoded.word_ids()
+        first = [numbers.index(number) for number in sorted({one for one in numbers if one is not None})]
+        with torch.no_grad():
+            best = model(**encoded).logits[0, first].softmax(-1).max(-1)
+        found = predictor.tag_words(text)
+        assert [one["word"] for one in found] == text.split()
+        assert [one["label"] for one in found] == [zoo.LABELS["IOB2"][number] for number in best.indices.tolist()]
+        assert [one["score"] for one in found] == pytest.approx(best.values.tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("scheme", STRICT)

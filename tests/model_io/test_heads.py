@@ -111,7 +111,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "too many names": ({"id2label": {str(number): str(number) for number in range(4)}}, "names 4 classes, but .* 3"),
     "gap": ({"id2label": {"0": "a", "1": "b", "3": "c"}}, "no name for class 2"),
     "no names": ({"id2label": ["a", "b", "c"]}, "must map every class index"),
-    "no text": ({"id2label": {"0": 1, "1": 2, "2": 3}}, "must map every class index"),
+    "no text": ({"id2label": {"0": None, "1": [], "2": {}}}, "must map every class index"),
     "twice": ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "'a' more than once"),
     "count": ({"id2label": ..., "num_labels": 10**9}, "num_labels=1000000000, but the weights have 3"),
     "problem": ({"problem_type": "ranking"}, "problem_type='ranking'.*--ignore-heads"),

@@ -419,6 +419,11 @@ REFUSED: dict[str, tuple[Case, Callable[[Path], object], tuple[str, ...]]] = {
         lambda folder: None,
         ("RoFormerTokenizer", "jieba"),
     ),
+    "a tokenizer class with code of its own": (
+        Case("bert", "korean", "vocab"),
+        lambda folder: zoo.write_json(folder / "tokenizer_config.json", {"tokenizer_class": "KoBertTokenizer"}),
+        ("KoBertTokenizer", "tokenizer.json"),
+    ),
     "another activation": (Case("bert"), lambda folder: zoo.change_config(folder, hidden_act="mish"), ("hidden_act",)),
     "no tokenizer": (
         Case("bert", tokenizer="json-only"),

@@ -403,6 +403,8 @@ CASES = [
     Case("bert", "english", "vocab"),
     Case("bert", "korean", "accents"),
     Case("bert", "chinese", "ideographs"),
+    Case("electra", "korean", "accents"),
+    Case("electra", "korean", "added"),
     Case("bert", "korean", "vocab+config", config="tokenizer-class"),
     *(Case("electra", language, layout) for language in ("english", "korean") for layout in ("json", "vocab+config")),
     *(

@@ -247,20 +247,25 @@ def token_windows(tokens: int, *, size: int, overlap: int) -> list[tuple[int, in
     return list(zip(begins, borders, borders[1:], strict=False))
 
 
-def first_tokens(stream: Stream, offsets: NDArray[np.int32], *, characters: bool) -> Numbers:
+def first_tokens(stream: Stream, encoded: Encoded, *, characters: bool) -> Numbers:
     """The first token of each word [W]; -1 for white space and for words without a token.
 
-    Words can share a token. With `characters`, a character without a token that is not white space, such as a combining
-    mark, takes the token of the character before it.
+    A piece of only the space before a word, as in byte-level BPE, is its first token. Words can share a token. With
+    `characters`, a character without a token that is not white space, such as a combining mark, takes the token of the
+    character before it.
     """
+    offsets = encoded.offsets
     if not len(offsets):
         return np.full(len(stream.spans), -1, np.int64)
     begins, ends = stream.spans[:, 0], stream.spans[:, 1]
     token = np.searchsorted(np.maximum.accumulate(offsets[:, 1]), begins, "right")
     blank = np.array([stream.text[begin:end].isspace() for begin, end in stream.spans.tolist()], bool)
-    inside = (token < len(offsets)) & (offsets[np.minimum(token, len(offsets) - 1), 0] < ends)
+    known = np.minimum(token, len(offsets) - 1)
+    inside = (token < len(offsets)) & (offsets[known, 0] < ends)
     covered = inside & (begins < ends) & ~blank
-    first: Numbers = np.where(covered, token, -1)
+    before = np.maximum(known - 1, 0)
+    has_space = (offsets[before] == begins[:, None]).all(axis=1) & (encoded.words[before] == encoded.words[known])
+    first: Numbers = np.where(covered, token - has_space, -1)
     if characters:
         for word in np.flatnonzero(~covered & ~blank):
             if word and ends[word - 1] == begins[word]:
@@ -295,7 +300,7 @@ def word_features(
         ends = np.cumsum(flat.lengths)
         for stream, begin, end in zip(chunk, ends - flat.lengths, ends, strict=True):
             encoded = Encoded(flat.ids[begin:end], flat.offsets[begin:end], flat.words[begin:end])
-            tokens = first_tokens(stream, encoded.offsets, characters=characters)
+            tokens = first_tokens(stream, encoded, characters=characters)
             features += _stream_features(stream, encoded, tokens, classes, tokenizer, size=size, overlap=overlap)
     return features
 

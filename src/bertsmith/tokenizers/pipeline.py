@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -185,8 +185,11 @@ def parse(contents: TokenizerFolder) -> tokenizers.Tokenizer:
 
 def frame_of(backend: tokenizers.Tokenizer) -> types.Frame:
     """The special tokens that a post-processor sets around one and two texts, read off the encoding of a text."""
-    probes = (*PROBES, *sorted(backend.get_vocab(with_added_tokens=False))[:1000])
-    text = next((text for text in probes if len(backend.encode(text, add_special_tokens=False))), None)
+
+    def found(texts: Iterable[str]) -> str | None:
+        return next((text for text in texts if len(backend.encode(text, add_special_tokens=False))), None)
+
+    text = found(PROBES) or found(sorted(backend.get_vocab(with_added_tokens=False))[:1000])
     if text is None:
         raise DataError("its tokenizer.json encodes no text: none of its tokens was found in a text")
     single, segments = _slots(backend.encode(text))
