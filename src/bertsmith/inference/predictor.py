@@ -191,10 +191,12 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         """Texts as `embed` tokenizes them: after the prompt, in lower case where the folder asks for it."""
         settings = self.sentence_settings
         text = settings.prompt_text(prompt)
-        if not text and not settings.lowercase:
-            return texts
         if not all(isinstance(one, str) for one in texts):
-            raise BertsmithError("this model has a prompt or lower-cases texts: pass texts instead of token ids")
+            if text:
+                raise BertsmithError(
+                    f"the prompt {text!r} precedes texts: pass texts instead of token ids, or no prompt"
+                )
+            return texts
         # by character, as the tokenizers library does: str.lower() has a rule for the final sigma
         return ["".join(map(str.lower, text + one)) if settings.lowercase else text + one for one in texts]
 

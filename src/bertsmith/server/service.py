@@ -256,7 +256,7 @@ class Service:
 
 
 def _forward_once(predictor: Predictor) -> bool:
-    return bool(np.isfinite(predictor.encode("health", pooling="mean")).all())
+    return bool(np.isfinite(predictor.encode("health", pooling="mean", prompt="")).all())
 
 
 async def _service_of(request: Request) -> Service:
