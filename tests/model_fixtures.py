@@ -74,6 +74,7 @@ def random_labels(rows: list[Row], *, seed: int = 0) -> tuple[dict[str, list[Any
     labels = {
         "next_sentence": random.integers(0, 2, len(rows)).tolist(),
         "classify": random.integers(0, 2, len(rows)).tolist(),
+        "multi_label": np.random.default_rng(seed).integers(0, 2, (len(rows), 2)).astype(float).tolist(),
         "regress": random.normal(size=len(rows)).tolist(),
         "span": spans,
         "tag": [random.integers(0, 2, len(indices)).tolist() for indices in words],

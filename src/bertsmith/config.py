@@ -14,7 +14,7 @@ import pkgutil
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -60,17 +60,20 @@ def _package(folder: str) -> ModuleType:
 
 def kinds(folder: str) -> list[str]:
     """The names in a registry folder: its modules that have a `Config`, by file name."""
-    names = [module.name for module in pkgutil.iter_modules(_package(folder).__path__)]
-    return sorted(name for name in names if hasattr(importlib.import_module(f"{folder}.{name}"), "Config"))
+    return sorted(name for name in _names(folder) if hasattr(importlib.import_module(f"{folder}.{name}"), "Config"))
 
 
 def find_kind(folder: str, name: str) -> ModuleType:
-    """The module of a registry folder with that name."""
-    known = kinds(folder)
-    if name not in known:
-        what = folder.rsplit(".", 1)[-1]
+    """The module of a registry folder with that name; the other modules are not imported."""
+    module = importlib.import_module(f"{folder}.{name}") if name in _names(folder) else None
+    if module is None or not hasattr(module, "Config"):
+        what, known = folder.rsplit(".", 1)[-1], kinds(folder)
         raise ConfigError(f"{name!r} is not among the {what}: {', '.join(known)}{did_you_mean(name, known)}")
-    return importlib.import_module(f"{folder}.{name}")
+    return module
+
+
+def _names(folder: str) -> set[str]:
+    return {module.name for module in pkgutil.iter_modules(_package(folder).__path__)}
 
 
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
@@ -276,8 +279,8 @@ def resume_differences(before: Any, now: Any) -> list[str]:
     return [line for line in differences(before, now) if not line.endswith(f'is now "{AUTO}"')]
 
 
-def read_file(cls: type[T], path: Path) -> T:
-    """Settings from a JSON or TOML file."""
+def read_file(cls: type[T], path: Path, *, complete: Callable[[Any], Any] = lambda data: data) -> T:
+    """Settings from a JSON or TOML file; `complete` adds what its values imply."""
     try:
         text = path.read_text(encoding="utf-8")
         data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
@@ -285,4 +288,4 @@ def read_file(cls: type[T], path: Path) -> T:
         raise DataError(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise DataError(f"{path} is not a {_name(cls)}: {error}") from error
-    return from_dict(cls, data)
+    return from_dict(cls, complete(data))

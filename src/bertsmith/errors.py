@@ -21,6 +21,10 @@ class FolderWarning(UserWarning):
     """A choice that was made about a model folder which does not say it; the message says how to choose otherwise."""
 
 
+class UnknownWordsWarning(UserWarning):
+    """Many words of a text are unknown to the tokenizer; the message has examples."""
+
+
 class PeerLostError(BertsmithError):
     """Another process of the same run ended; that process reports the reason."""
 

@@ -194,7 +194,7 @@ def test_out_of_memory_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, caps
     def full(**given: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.50 GiB.")
 
-    monkeypatch.setattr(cli, "command", lambda: full)
+    monkeypatch.setattr(cli, "command", lambda *_: full)
     with pytest.raises(SystemExit) as left:
         cli.main()
     assert left.value.code == 2

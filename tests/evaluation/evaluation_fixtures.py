@@ -31,6 +31,7 @@ def made_evaluation(task: Task, examples: list[Example], predictions: list[Predi
         device="cpu",
         examples=len(examples),
         truncated=1,
+        unknown_word_rate=0.0,
         seconds=0.5,
         texts_per_second=len(examples) / 0.5,
         detected=dict(task.detected),

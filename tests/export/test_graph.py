@@ -12,6 +12,7 @@ from bertsmith.errors import BertsmithError
 from bertsmith.export.folder import ParityError
 from bertsmith.export.graph import OnnxModule, with_lstm_nodes
 from bertsmith.export.onnx import ParityCheck, check_parity
+from bertsmith.inference.encoder_outputs import POOLINGS
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives import (
     causal_lm,
@@ -76,7 +77,7 @@ def test_causal_lm() -> None:
     assert difference(graph, rows(graph)) < 2e-5
 
 
-@pytest.mark.parametrize("pooling", ["mean", "first", "pooled"])
+@pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("normalize", [False, True])
 def test_sentence_embeddings(pooling: str, normalize: bool) -> None:
     graph = OnnxModule(model("bert"), pooling=pooling, normalize=normalize).eval()
@@ -113,7 +114,7 @@ def test_lstms_are_restored() -> None:
     [
         ([classify.Config()], {}, {"pooling": "mean"}, "without heads"),
         ([], {"pooler": False}, {"pooling": "pooled"}, "no pooler"),
-        ([], {}, {"pooling": "max"}, "mean, first, pooled"),
+        ([], {}, {"pooling": "median"}, "mean, first, max, mean_sqrt_len, pooled"),
     ],
 )
 def test_invalid_pooling(heads: list[Any], changes: Any, how: Any, words: str) -> None:
@@ -122,9 +123,21 @@ def test_invalid_pooling(heads: list[Any], changes: Any, how: Any, words: str) -
 
 
 def test_check_parity_uses_the_worst_batch() -> None:
-    found = [ParityCheck((3,), 1e-6), ParityCheck((4, 2), 1e-3)]
+    found = [ParityCheck((3,), {"logits": (1e-6, 0.5)}), ParityCheck((4, 2), {"logits": (1e-3, 0.5)})]
     assert check_parity(found, 1e-2, "it") == 1e-3
     with pytest.raises(ParityError, match=r"it differs from the model by up to 0.001 \(2 texts of up to 4 tokens\)"):
         check_parity(found, 1e-4, "it")
     with pytest.raises(ParityError, match="nan"):
-        check_parity([*found, ParityCheck((5,), float("nan"))], 1e9, "it")
+        check_parity([*found, ParityCheck((5,), {"logits": (float("nan"), 0.5)})], 1e9, "it")
+
+
+def test_tolerance_is_relative_to_the_largest_value_of_each_output() -> None:
+    large = {"logits": (3e-3, 40.0), "last_hidden_state": (9e-5, 0.1)}
+    assert (
+        check_parity([ParityCheck((3,), dict.fromkeys(large, (0.0, 0.0))), ParityCheck((3,), large)], 1e-4, "it")
+        == 3e-3
+    )
+    with pytest.raises(ParityError, match=r"by up to 0.005 .* more than 0.004, .* --tolerance 0.0001 .* value 40"):
+        check_parity([ParityCheck((3,), large | {"logits": (5e-3, 40.0)})], 1e-4, "it")
+    with pytest.raises(ParityError, match="last_hidden_state"):
+        check_parity([ParityCheck((3,), large | {"last_hidden_state": (3e-3, 0.1)})], 1e-4, "it")

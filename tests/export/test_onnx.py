@@ -62,7 +62,7 @@ def test_export_command_reports_parity(exported: tuple[Path, Any]) -> None:
     assert not output.with_name("exported.partial").exists()
     card = (output / "README.md").read_text(encoding="utf-8")
     assert "text-classification" in card
-    assert "4 texts of up to 20 tokens, padded" in card
+    assert "3 texts of up to 40 tokens, padded" in card
 
 
 def test_onnxruntime_and_tokenizers_reproduce_predictions(judge: Path, exported: tuple[Path, Any]) -> None:
@@ -170,7 +170,7 @@ def test_disk_failures_leave_nothing_behind(
     judge: Path, exported: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given(monkeypatch, (exported[0] / "model.onnx").read_bytes())
-    monkeypatch.setattr(onnx, "measure_parity", lambda *_, **__: [ParityCheck((1,), 0.0)])
+    monkeypatch.setattr(onnx, "measure_parity", lambda *_, **__: [ParityCheck((1,), {"logits": (0.0, 1.0)})])
     failed = 0
     for number in range(0, 200, 3):
         try:

@@ -122,7 +122,7 @@ def test_regression_equals_transformers(tmp_path: Path) -> None:
     with torch.no_grad():
         pairs = [float(model(**one).logits) for one in inputs([framed("red iron", text) for text in TEXTS])]
     assert [one["index"] for one in ranked] == np.argsort(-np.array(pairs), kind="stable").tolist()
-    with pytest.raises(BertsmithError, match="no classify head"):
+    with pytest.raises(BertsmithError, match="no classify or multi_label head"):
         predictor.predict_proba(TEXTS)
 
 
@@ -290,8 +290,8 @@ def test_threads_share_a_predictor(know: Predictor, labelled: Predictor) -> None
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda one: one.predict("a"), r"no classify or regress head \(heads: masked_lm\)"),
-        (lambda one: one.predict_proba("a"), "no classify head"),
+        (lambda one: one.predict("a"), r"no classify or multi_label or regress head \(heads: masked_lm\)"),
+        (lambda one: one.predict_proba("a"), "no classify or multi_label head"),
         (lambda one: one.ner("a"), "no tag head"),
         (lambda one: one.answer("a", "b"), "no span head"),
         (lambda one: one.choose("a", ["b", "c"]), "no choose head"),
@@ -311,7 +311,10 @@ def test_invalid_arguments(know: Predictor, labelled: Predictor) -> None:
         (lambda: labelled.rank("a", ["b"], positive="maybe"), "maybe is not one of the labels"),
         (lambda: three.rank("a", ["b"]), r"3 labels \(a, b, c\): name the label"),
         (lambda: know.ner("a", unit="line"), 'unit "line" does not exist'),
-        (lambda: Predictor(random_model(tag.Config()), tokenizer()).ner("a"), "not IOB2 tags"),
+        (
+            lambda: Predictor(random_model(tag.Config()), tokenizer()).ner("a"),
+            r"labels \(LABEL_0, LABEL_1\) are not entity tags .*: use tag-words",
+        ),
     ):
         with pytest.raises(BertsmithError, match=message):
             ask()

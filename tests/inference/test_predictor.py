@@ -76,6 +76,47 @@ def test_one_mask_equals_transformers(predictor: Predictor, theirs: tuple[Any, A
     assert found[0]["sequence"] == f"The smith heats the {word} and strikes."
 
 
+FAMILIES = [
+    ("bert", "english"),
+    ("bert", "korean"),
+    ("roberta", "korean"),
+    ("albert", "english"),
+    ("electra", "english"),
+]
+
+
+@pytest.mark.parametrize(("family", "language"), FAMILIES)
+def test_full_vocabulary_equals_transformers_pipeline(family: str, language: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from model_io import zoo
+
+    zoo.write(zoo.Case(family, language, head="ForMaskedLM"), tmp_path / "theirs")
+    pipeline = transformers.pipeline("fill-mask", model=str(tmp_path / "theirs"), device="cpu")
+    mask, predictor = pipeline.tokenizer.mask_token, bertsmith.load(tmp_path / "theirs", device="cpu")
+    special = 0
+    for text in zoo.TEXTS[language]:
+        text = text.replace("[MASK]", "") + f" {mask}"
+        expected, found = pipeline(text), predictor.fill_mask(text, full_vocabulary=True)
+        assert [one["token"] for one in found] == [one["token"] for one in expected]
+        assert [one["score"] for one in found] == pytest.approx([one["score"] for one in expected], abs=1e-5)
+        assert [one["token_str"] for one in found] == [one["token_str"].strip() for one in expected]
+        everything = predictor.fill_mask(text, full_vocabulary=True, top_k=10_000)
+        assert sum(one["score"] for one in everything) == pytest.approx(1, abs=1e-5)
+        special += sum(one["token"] in predictor.tokenizer.special_ids for one in everything)
+        if (word := {"bert": "cat", "electra": "dog"}.get(family)) and language == "english":
+            (theirs,) = pipeline(text, targets=[word])
+            (scored,) = predictor.fill_mask(text, targets=[word], full_vocabulary=True)
+            assert scored["score"] == pytest.approx(theirs["score"], abs=1e-5)
+    assert special
+
+
+def test_padding_of_the_vocabulary_is_part_of_the_full_vocabulary(predictor: Predictor) -> None:
+    found = predictor.fill_mask("the [MASK] burns", top_k=1000, full_vocabulary=True)
+    assert len(found) == predictor.tokenizer.vocab_size + 3
+    assert sum(one["score"] for one in found) == pytest.approx(1, abs=1e-5)
+    assert sum(one["token_str"] == "" for one in found) == 3
+
+
 def test_separate_masks_give_a_list_each(predictor: Predictor) -> None:
     found = predictor.fill_mask("The [MASK] heats the [MASK].", top_k=3)
     assert [len(run) for run in found] == [3, 3]
@@ -143,8 +184,36 @@ def test_next_sentence_equals_transformers(predictor: Predictor, theirs: tuple[A
     expected = output.seq_relationship_logits[0].softmax(-1).tolist()
     found = predictor.next_sentence("the fire burns", "바람이 불고 the water")
     assert [found["is_next"], found["not_next"]] == pytest.approx(expected, rel=1e-4)
+    assert found["objective"] == "next_sentence"
     assert found["truncated"] is False
     assert predictor.next_sentence("the fire " * 40, "burns")["truncated"] is True
+
+
+def test_sentence_order_equals_transformers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from command_line import call
+    from model_io import zoo
+
+    zoo.write(zoo.Case("albert", head="ForPreTraining"), tmp_path / "theirs")
+    model = transformers.AlbertForPreTraining.from_pretrained(tmp_path / "theirs").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    predictor = bertsmith.load(tmp_path / "theirs", device="cpu")
+    pair = ("the cats sat on a mat.", "new york, a dog ran")
+    for first, second in (pair, pair[::-1]):
+        with torch.no_grad():
+            logits = model(**tokenizer(first, second, return_tensors="pt", return_token_type_ids=True)).sop_logits[0]
+        in_order, swapped = logits.softmax(-1).tolist()
+        assert predictor.next_sentence(first, second) == {
+            "objective": "sentence_order",
+            "in_order": pytest.approx(in_order, abs=1e-5),
+            "swapped": pytest.approx(swapped, abs=1e-5),
+            "truncated": False,
+        }
+    found = json.loads(call("next-sentence", tmp_path / "theirs", *pair[::-1], "--json").stdout)
+    assert found["in_order"] == pytest.approx(in_order, abs=1e-5)
+    shown = call("next-sentence", tmp_path / "theirs", *pair[::-1]).stdout
+    assert f"in order {in_order:.2%}" in shown
+    assert "(sentence_order)" in shown
 
 
 def test_embeddings_equal_transformers(predictor: Predictor, theirs: tuple[Any, Any]) -> None:
@@ -233,7 +302,7 @@ def test_models_without_heads_raise_a_clear_error(folder: Path, tmp_path: Path) 
     model, tokenizer, _ = open_model(folder, objectives=[])
     with pytest.raises(BertsmithError, match="no masked_lm head"):
         Predictor(model, tokenizer).fill_mask("a [MASK]")
-    with pytest.raises(BertsmithError, match="no next_sentence head"):
+    with pytest.raises(BertsmithError, match="no next_sentence or sentence_order head"):
         Predictor(model, tokenizer).next_sentence("a", "b")
 
 
@@ -243,6 +312,8 @@ def test_command_line(folder: Path, tmp_path: Path) -> None:
     found = json.loads(call("fill-mask", folder, "the [MASK] burns", "-k", 2, "--json").stdout)
     assert len(found["fillings"][0]) == 2
     assert "%" in call("fill-mask", folder, "the [MASK] burns").stdout
+    whole = json.loads(call("fill-mask", folder, "the [MASK] burns", "-k", 2, "--full-vocabulary", "--json").stdout)
+    assert whole["fillings"][0][0]["score"] < found["fillings"][0][0]["score"] < 1
     assert 0 <= json.loads(call("next-sentence", folder, "the fire", "burns", "--json").stdout)["is_next"] <= 1
     shown = json.loads(call("show", folder, "--json").stdout)
     assert sum(shown["parameters_by_module"].values()) == shown["parameters"]

@@ -24,7 +24,7 @@ from model_io.folder_fixtures import (
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.model_io.importers import import_folder
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
-from bertsmith.objectives import choose, classify, masked_lm, regress, span, tag
+from bertsmith.objectives import choose, classify, masked_lm, multi_label, regress, span, tag
 
 COLOURS = ("red", "green", "파랑")
 
@@ -32,6 +32,7 @@ COLOURS = ("red", "green", "파랑")
 SETTINGS = {
     "classes": classify.Config(labels=COLOURS, dropout=0.3),
     "numbers": regress.Config(dropout=0.0),
+    "several classes": multi_label.Config(labels=COLOURS, dropout=0.2),
     "words": tag.Config(labels=("O", "B-PER", "I-PER"), dropout=0.25),
     "choices": choose.Config(dropout=0.4),
     "spans": span.Config(),
@@ -110,10 +111,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "too many names": ({"id2label": {str(number): str(number) for number in range(4)}}, "names 4 classes, but .* 3"),
     "gap": ({"id2label": {"0": "a", "1": "b", "3": "c"}}, "no name for class 2"),
     "no names": ({"id2label": ["a", "b", "c"]}, "must map every class index"),
-    "no text": ({"id2label": {"0": 1, "1": 2, "2": 3}}, "must map every class index"),
+    "no text": ({"id2label": {"0": None, "1": [], "2": {}}}, "must map every class index"),
     "twice": ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "'a' more than once"),
     "count": ({"id2label": ..., "num_labels": 10**9}, "num_labels=1000000000, but the weights have 3"),
-    "problem": ({"problem_type": "multi_label_classification"}, "problem_type='multi_label_classification'"),
+    "problem": ({"problem_type": "ranking"}, "problem_type='ranking'.*--ignore-heads"),
     "dropout": ({"classifier_dropout": 1.5}, "classifier_dropout=1.5 must be a number"),
     "odd": ({"id2label": {"0": "a\n", "1": "b", "2": "a\n"}}, "more than once"),
 }

@@ -21,7 +21,7 @@ from bertsmith.errors import BertsmithError
 from bertsmith.export.sentence_transformers import export_sentence_transformers
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.importers import import_folder
-from bertsmith.model_io.model_folder import save_model
+from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.types import Row
 
 transformers = pytest.importorskip("transformers")
@@ -38,7 +38,7 @@ LOGITS = {
         "sentence_order": "sop_logits",
         "replaced_token": "logits",
     },
-    "ForSequenceClassification": {"classify": "logits"},
+    "ForSequenceClassification": {"classify": "logits", "multi_label": "logits"},
     "ForTokenClassification": {"tag": "logits"},
     "ForQuestionAnswering": {"span": "start_logits"},
     "ForMultipleChoice": {"choose": "logits"},
@@ -103,6 +103,44 @@ def test_folder_opens_with_equal_outputs_and_is_saved_for_its_library(case: Case
     save_model(predictor.model, predictor.tokenizer, tmp_path / "ours")
     compare(predictor, tmp_path / "ours", case)
     shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize("weights", ["safetensors", "pickled"])
+@pytest.mark.parametrize("tokenizer", ["vocab+config", "json"])
+def test_case_is_imported_as_requested(weights: str, tokenizer: str, tmp_path: Path) -> None:
+    zoo.write(Case("bert", "english-cased", tokenizer, weights), tmp_path / "theirs")
+    theirs = transformers.BertTokenizer.from_pretrained(tmp_path / "theirs", do_lower_case=True)
+    facts = import_folder(tmp_path / "theirs", tmp_path / "ours", lowercase=True)
+    assert [note for note in facts.notes if "do_lower_case=false" in note and "lowercase=true as requested" in note]
+    for text in zoo.TEXTS["english-cased"]:
+        ours = bertsmith.load(tmp_path / "ours", device="cpu").tokenize([text])[0].ids
+        assert list(ours) == theirs(text)["input_ids"] or "[MASK]" in text
+
+
+def test_inferred_case_is_noted(tmp_path: Path) -> None:
+    zoo.write(Case("bert", "korean", "vocab"), tmp_path / "theirs")
+    _, tokenizer, facts = open_model(tmp_path / "theirs")
+    assert facts.notes == ("lowercase=false, as the vocabulary has capital letters",)
+    assert tokenizer.unknown_id not in tokenizer.encode(zoo.TEXTS["korean"][0]).ids
+
+
+def test_multi_label_models_give_every_label_its_own_probability(tmp_path: Path) -> None:
+    case = Case("bert", head="ForSequenceClassification", weights="multi-label")
+    zoo.write(case, tmp_path / "theirs")
+    predictor = bertsmith.load(tmp_path / "theirs", device="cpu")
+    pipeline = transformers.pipeline("text-classification", str(tmp_path / "theirs"), device="cpu", top_k=None)
+    texts = [text for text in case.texts if text and "[MASK]" not in text]
+    for text, expected, shares in zip(texts, pipeline(texts), predictor.predict_proba(texts).values, strict=True):
+        assert [one["label"] for one in predictor.predict(text)] == [one["label"] for one in expected]
+        np.testing.assert_allclose(
+            [one["score"] for one in predictor.predict(text)], [one["score"] for one in expected], atol=TOLERANCE
+        )
+        assert sorted(shares, reverse=True) == pytest.approx(
+            [one["score"] for one in predictor.predict(text)], abs=1e-6
+        )
+        assert len(predictor.predict(text, top_k=2)) == 2
+    save_model(predictor.model, predictor.tokenizer, tmp_path / "ours")
+    assert '"problem_type": "multi_label_classification"' in (tmp_path / "ours" / "config.json").read_text()
 
 
 # --- sentence-transformers
@@ -380,6 +418,11 @@ REFUSED: dict[str, tuple[Case, Callable[[Path], object], tuple[str, ...]]] = {
         Case("roformer", "chinese", "vocab+config"),
         lambda folder: None,
         ("RoFormerTokenizer", "jieba"),
+    ),
+    "a tokenizer class with code of its own": (
+        Case("bert", "korean", "vocab"),
+        lambda folder: zoo.write_json(folder / "tokenizer_config.json", {"tokenizer_class": "KoBertTokenizer"}),
+        ("KoBertTokenizer", "tokenizer.json"),
     ),
     "another activation": (Case("bert"), lambda folder: zoo.change_config(folder, hidden_act="mish"), ("hidden_act",)),
     "no tokenizer": (

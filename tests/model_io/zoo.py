@@ -47,10 +47,11 @@ class Case:
     weights: str = "safetensors"
     head: str = "Model"  # suffix of transformers' class
     config: str = "modern"  # or old: a config.json of 2019
+    labels: str = "IOB2"  # of a token classifier: a key of LABELS
 
     def __str__(self) -> str:
         usual = Case(self.family)
-        fields = ("language", "tokenizer", "weights", "head", "config")
+        fields = ("language", "tokenizer", "weights", "head", "config", "labels")
         return "-".join(
             [self.family, *(getattr(self, name) for name in fields if getattr(self, name) != getattr(usual, name))]
         )
@@ -60,6 +61,23 @@ class Case:
         return TEXTS[self.language]
 
 
+LABELS: dict[str, list[Any]] = {
+    "IOB2": ["O", "B-PER", "I-PER"],
+    "IOB1": ["I-PER", "I-LOC", "B-LOC", "O"],  # as published: no B-PER, since no two PER are adjacent
+    "BIOES": ["O", "B-PER", "I-PER", "E-PER", "S-PER"],
+    "BILOU": ["O", "B-PER", "I-PER", "L-PER", "U-PER"],
+    "BMES": ["O", "B-PER", "M-PER", "E-PER", "S-PER"],
+    "BIOS": ["[PAD]", "O", "B-PER", "I-PER", "S-PER"],
+    "suffixes": ["O", "PER-B", "PER-I"],
+    "bare": ["O", "PER", "LOC"],
+    "no-O": ["B-NP", "I-NP", "B-VP"],
+    "POS": ["NOUN", "VERB", "ADJ", "X"],
+    "numbered": ["LABEL_0", "LABEL_1", "LABEL_2"],
+    "mixed": ["O", "B-PER", "I-PER", "VERB"],
+    "repeated": ["O", "B-PER", "B-PER", ""],
+    "numbers": [0, 1, 2],
+    "one": ["O"],
+}
 CLASSES = {
     "bert": "Bert",
     "electra": "Electra",
@@ -100,7 +118,7 @@ def build_model(case: Case, vocab_size: int) -> Any:
         ids = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
         sizes |= {"global_attn_every_n_layers": 2, "local_attention": 8, **ids}
     if case.head == "ForTokenClassification":
-        labels = ["O", "B-PER", "I-PER"]
+        labels = LABELS[case.labels]
         sizes |= {"id2label": dict(enumerate(labels)), "label2id": {name: n for n, name in enumerate(labels)}}
     config = getattr(transformers, f"{prefix}Config")(**sizes)
     options = {"add_pooling_layer": False} if case.weights == "no-pooler" else {}
@@ -109,6 +127,8 @@ def build_model(case: Case, vocab_size: int) -> Any:
         for parameter in model.parameters():
             if parameter.requires_grad:  # not RoFormer's sinusoids
                 parameter.add_(torch.randn_like(parameter) * 0.2)
+        if case.head == "ForTokenClassification":
+            model.get_input_embeddings().weight.mul_(5)  # words have different labels
     return model.eval()
 
 
@@ -332,6 +352,7 @@ WEIGHTS: dict[str, Callable[[Path], None]] = {
     "bfloat16": lambda folder: cast(folder, torch.bfloat16),
     "buffers": store_buffers,
     "extra-head": add_head,
+    "multi-label": lambda folder: change_config(folder, problem_type="multi_label_classification"),
 }
 
 
@@ -382,6 +403,8 @@ CASES = [
     Case("bert", "english", "vocab"),
     Case("bert", "korean", "accents"),
     Case("bert", "chinese", "ideographs"),
+    Case("electra", "korean", "accents"),
+    Case("electra", "korean", "added"),
     Case("bert", "korean", "vocab+config", config="tokenizer-class"),
     *(Case("electra", language, layout) for language in ("english", "korean") for layout in ("json", "vocab+config")),
     *(
@@ -398,7 +421,7 @@ CASES = [
     *(
         Case("bert", "korean", "vocab+config", weights)
         for weights in WEIGHTS
-        if weights not in ("safetensors", "extra-head")
+        if weights not in ("safetensors", "extra-head", "multi-label")
     ),
     *(Case("albert", weights=weights) for weights in ("pickled", "gamma-beta", "sharded", "float16")),
     *(Case("roberta", weights=weights) for weights in ("pickled", "sharded", "bfloat16", "buffers", "no-pooler")),
@@ -412,6 +435,9 @@ CASES = [
     *(Case("electra", head=head) for head in (MASKED, PRETRAINING, TEXT, TOKEN)),
     *(Case("modernbert", head=head) for head in (MASKED, TEXT)),
     *(Case("roformer", head=head) for head in (MASKED, TEXT)),
+    *(Case("bert", head=TOKEN, labels=labels) for labels in LABELS if labels != "IOB2"),
+    Case("roberta", head=TOKEN, labels="BIOES"),
     *(Case(family, head=TEXT, weights="extra-head") for family in ("bert", "electra")),
+    *(Case(family, head=TEXT, weights="multi-label") for family in ("bert", "roberta", "albert")),
     Case("bert", "korean", "vocab+config", "gamma-beta", MASKED, "old"),
 ]

@@ -144,7 +144,7 @@ def test_positions_act_only_through_rotation() -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("alone", {"rotary_value": True}, "rotary_value=True; bertsmith reads False only"),
+        ("alone", {"rotary_value": True}, "rotary_value=true; bertsmith reads false only"),
         ("alone", {"embedding_size": 24}, "embedding_size=24 differs from hidden_size=32"),
         ("choose", {"summary_type": "mean"}, "summary_type='mean'; bertsmith reads 'first' only"),
         ("choose", {"summary_type": None}, "has no summary_type; bertsmith reads the first token of choices"),

@@ -15,7 +15,7 @@ import httpx
 from model_io.folder_fixtures import model, tokenizer
 
 from bertsmith.inference.predictor import Predictor
-from bertsmith.objectives import classify, tag
+from bertsmith.objectives import classify, sentence_order, tag
 from bertsmith.server.monitoring import Log
 from bertsmith.server.server import running
 from bertsmith.server.settings import Limits
@@ -29,6 +29,8 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "places": (tag.Config(labels=TAGS),),
     "spans": ("span",),
     "choices": ("choose",),
+    "order": (sentence_order.Config(),),
+    "parts of speech": (tag.Config(labels=("NOUN", "VERB", "ADJ")),),
 }
 
 

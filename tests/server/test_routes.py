@@ -10,7 +10,13 @@ import httpx
 import numpy as np
 import openai
 import pytest
+import torch
 from server.http_fixtures import KINDS, client_for, predictor
+
+from bertsmith.inference.predictor import Predictor
+from bertsmith.model_io.sentence_transformers import DenseLayer, SentenceSettings
+from bertsmith.server.server import running
+from bertsmith.server.settings import Limits
 
 TEXTS = ["the cats sat on a mat", "서울은 한국의 수도이다!", ""]
 LONG = "the cat sat on a mat . " * 20
@@ -44,6 +50,33 @@ def test_embed_equals_the_predictor(client: httpx.Client) -> None:
         np.testing.assert_allclose(found, expected, atol=1e-6)
     one = post_ok(client, "/embed", inputs=TEXTS[0])
     np.testing.assert_allclose(one, [ours.encode(TEXTS[0], normalize=True)], atol=1e-6)
+
+
+def test_settings_of_a_sentence_transformers_folder() -> None:
+    dense = DenseLayer(torch.randn(5, 32), None, tanh=True)
+    prompts = {"query": "the cat ", "document": "a "}
+    settings = SentenceSettings("max", max_length=8, prompts=prompts, default_prompt="query", dense=(dense,))
+    ours = Predictor(predictor("words").model, predictor("words").tokenizer, sentence_settings=settings)
+    with running({"ours": ours}, limits=Limits()) as address, httpx.Client(base_url=address, timeout=20) as client:
+        for name in (None, "", "query", "document"):
+            body = {"inputs": [*TEXTS, LONG], "truncate": True, "normalize": False, "prompt_name": name}
+            expected = ours.encode([*TEXTS, LONG], prompt=name)
+            assert expected.shape == (4, 5)
+            np.testing.assert_allclose(post_ok(client, "/embed", **body), expected, atol=1e-6)
+        assert "takes at most 8" in expect_error(client, "/embed", 413, inputs=LONG)
+        seven = "the cat sat on a mat"  # with [CLS] and [SEP] 8 tokens, with the prompt 10
+        assert "input 0 has 10 tokens" in expect_error(client, "/embed", 413, inputs=seven)
+        assert "input 1 has 9 tokens" in expect_error(client, "/rerank", 413, query="cat", texts=[seven])
+        assert "'query', 'document'" in expect_error(client, "/embed", 422, inputs="a", prompt_name="other")
+        ranked = post_ok(client, "/rerank", query="cat", texts=["mat"])[0]["score"]
+        cosine = ours.encode("cat", prompt="query", normalize=True) @ ours.encode(
+            "mat", prompt="document", normalize=True
+        )
+        assert abs(ranked - cosine) < 1e-6
+        answer = post_ok(client, "/v1/embeddings", input="cat", prompt_name="document", dimensions=5)
+        expected = ours.encode("cat", prompt="document", normalize=True)
+        np.testing.assert_allclose(answer["data"][0]["embedding"], expected, atol=1e-6)
+        assert client.post("/v1/embeddings", json={"input": [5, 6]}).status_code == 422  # ids cannot have the prompt
 
 
 def test_token_embeddings(client: httpx.Client) -> None:
@@ -112,6 +145,12 @@ def test_fill_mask(client: httpx.Client) -> None:
     np.testing.assert_allclose([one["score"] for one in found], [one["score"] for one in expected], atol=1e-6)
     listed = post_ok(client, "/fill-mask", inputs=[text, "a [MASK]"], targets=["cat", "mat"])
     assert [sorted(one["token_str"] for one in some) for some in listed] == [["cat", "mat"]] * 2
+    whole = post_ok(client, "/fill-mask", inputs=text, targets=["cat"], full_vocabulary=True)
+    assert whole == [
+        one | {"score": pytest.approx(one["score"])}
+        for one in ours.fill_mask(text, targets=["cat"], full_vocabulary=True)
+    ]
+    assert whole[0]["score"] < ours.fill_mask(text, targets=["cat"])[0]["score"]
     assert "[MASK]" in expect_error(client, "/fill-mask", 422, inputs="no gap")
     assert "33 masks" in expect_error(client, "/fill-mask", 413, inputs="[MASK]" * 33)
 
@@ -135,6 +174,25 @@ def test_ner_qa_choose_and_next_sentence(client: httpx.Client) -> None:
     assert (chosen["choice"], chosen["index"]) == (expected["choice"], expected["index"])
     follows = post_ok(client, "/next-sentence", first="the cat", second="a mat")
     assert follows == pytest.approx(predictor("words").next_sentence("the cat", "a mat"), rel=1e-4)
+    order = post_ok(client, "/next-sentence", first="the cat", second="a mat", model="order")
+    assert order == pytest.approx(predictor("order").next_sentence("the cat", "a mat"), rel=1e-4)
+    assert order["objective"] == "sentence_order"
+
+
+def test_words_and_labels(client: httpx.Client) -> None:
+    expected = predictor("parts of speech").tag_words(TEXTS[:2])
+    found = post_ok(client, "/tag-words", inputs=TEXTS[:2], model="parts of speech")
+    assert found == [[one | {"score": pytest.approx(one["score"])} for one in some] for some in expected]
+    assert set(found[0][0]) == {"word", "label", "score", "start", "end"}
+    assert {one["label"] for one in post_ok(client, "/tag-words", inputs=TEXTS[0])} <= {"O", "B-PLACE", "I-PLACE"}
+    line = expect_error(client, "/ner", 422, inputs=TEXTS[0], model="parts of speech")
+    assert "NOUN, VERB, ADJ" in line
+    assert "tag-words" in line
+    with client_for("parts of speech", "places") as other:  # the first model whose labels are entities
+        assert post_ok(other, "/ner", inputs=TEXTS) == post_ok(client, "/ner", inputs=TEXTS, model="places")
+        routes = {one["name"]: set(one["routes"]) for one in other.get("/info").json()["models"]}
+        assert {"ner", "tag-words"} & routes["parts of speech"] == {"tag-words"}
+        assert {"ner", "tag-words"} <= routes["places"]
 
 
 def test_qa_fields_are_either_nested_or_at_the_top_level(client: httpx.Client) -> None:

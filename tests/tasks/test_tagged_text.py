@@ -21,6 +21,7 @@ from bertsmith.tasks.task import Example, Features
 from bertsmith.tasks.token_classification import TokenClassificationTask
 from bertsmith.tokenizers import byte_bpe, training, unigram, wordpiece
 from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.types import Encoded
 
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 KINDS = {"wordpiece": wordpiece, "byte_bpe": byte_bpe, "unigram": unigram}
@@ -192,9 +193,31 @@ def test_white_space_has_no_token_and_combining_marks_take_the_previous_token() 
     example = Example(id="0", texts=(text,))
     (stream,) = streams([example], [split_text(text, "character")], by_document=False)
     offsets = np.array([[0, 1], [2, 4]], np.int32)  # accents stripped, and a token that takes the space before it
-    assert first_tokens(stream, offsets, characters=True).tolist() == [0, 0, -1, 1, 1, 1]
-    assert first_tokens(stream, offsets, characters=False).tolist() == [0, -1, -1, 1, -1, -1]
-    assert first_tokens(stream, offsets[:0], characters=True).tolist() == [-1] * 6
+    encoded = Encoded(np.zeros(2, np.int32), offsets, np.arange(2, dtype=np.int32))
+    nothing = Encoded(encoded.ids[:0], encoded.offsets[:0], encoded.words[:0])
+    assert first_tokens(stream, encoded, characters=True).tolist() == [0, 0, -1, 1, 1, 1]
+    assert first_tokens(stream, encoded, characters=False).tolist() == [0, -1, -1, 1, -1, -1]
+    assert first_tokens(stream, nothing, characters=True).tolist() == [-1] * 6
+
+
+@pytest.mark.parametrize(("words", "first"), [([0, 1, 1], 1), ([0, 1, 2], 2)])
+def test_piece_of_the_space_before_a_word_is_its_first_token(words: list[int], first: int) -> None:
+    """Offsets of byte-level BPE, which leave out the space; a line break is a word of its own."""
+    (stream,) = streams([Example(id="0", texts=("a b",))], [((0, 1), (2, 3))], by_document=False)
+    offsets = np.array([[0, 1], [2, 2], [2, 3]], np.int32)
+    encoded = Encoded(np.zeros(3, np.int32), offsets, np.array(words, np.int32))
+    assert first_tokens(stream, encoded, characters=False).tolist() == [0, first]
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "words"),
+    [
+        ("서울 漢字입니다 state-of-漢.", "word", "서울 漢 字 입니다 state-of- 漢 ."),
+        ("北京。BERT", "part", "北 京 。 BERT"),
+    ],
+)
+def test_ideographs_are_words_in_every_unit(text: str, unit: Any, words: str) -> None:
+    assert [text[begin:end] for begin, end in split_text(text, unit)] == words.split()
 
 
 def test_texts_without_words_give_the_same_rows_as_their_split_words() -> None:

@@ -124,7 +124,7 @@ def test_a_rank_ended_while_its_error_propagates_is_silent(
         sleep(seconds)
 
     monkeypatch.setenv("RANK", rank)
-    monkeypatch.setattr(cli, "command", lambda: fail)
+    monkeypatch.setattr(cli, "command", lambda *_: fail)
     monkeypatch.setattr(cli, "_received", [])
     monkeypatch.setattr(time, "sleep", wait)
     before = signal.getsignal(signal.SIGTERM)
@@ -144,7 +144,7 @@ def test_a_rank_that_is_not_ended_reports_its_error(
         raise PeerLostError("another rank has gone")
 
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(cli, "command", lambda: fail)
+    monkeypatch.setattr(cli, "command", lambda *_: fail)
     monkeypatch.setattr(cli, "_received", [])
     monkeypatch.setattr(cli, "LOST_SECONDS", 0.1)
     with pytest.raises(SystemExit):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from model_io.folder_fixtures import change_config, folder, foreign, one_line, tokenizer
 
-from bertsmith import recipes
+from bertsmith import config, recipes
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.tokenizers.wordpiece import SPECIALS, WordPiece
@@ -64,6 +65,18 @@ def test_a_recipe_of_a_file_keeps_its_encoder(tmp_path: Path) -> None:
     path = folder(tmp_path / "m")
     usual = recipes.find("bert/tiny")
     assert with_overrides(usual, [f"start={path}"], from_file=True).encoder == usual.encoder
+
+
+def test_a_recipe_file_may_leave_out_the_encoder(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", heads=4)
+    values = config.to_dict(recipes.find("bert/tiny")) | {"start": str(path), "max_length": 16}
+    file = tmp_path / "mine.json"
+    for encoder, heads in (({}, 4), ({"kind": "bert", "heads": 2, "dropout": 0.3}, 2)):
+        file.write_text(json.dumps(values | {"encoder": encoder}))
+        found = recipes.find(str(file)).encoder
+        assert (found.width, found.layers, found.heads, found.max_positions) == (32, 2, heads, 40)
+    file.write_text(json.dumps({key: value for key, value in values.items() if key != "encoder"}))
+    assert recipes.find(str(file)).encoder.heads == 4
 
 
 def test_more_layers_and_positions_are_new_and_noted(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Commands that apply a model to texts: fill-mask, next-sentence, embed, classify, ner, ask, choose, rank, ..."""
+"""Commands that apply a model to texts: fill-mask, next-sentence, embed, classify, ner, tag-words, ask, rank, ..."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,7 +18,12 @@ POOLING_HELP = (
 RANK_PROMPT_HELP = 'Embeddings: prompt of the {0}; "" for none; default: the prompt "{0}" if the folder has it.'
 PROMPT_HELP = 'Prompt of a sentence-transformers folder; "" for none; default: the folder\'s default prompt.'
 NO_ANSWER_HELP = "Predict no answer if it outscores the best answer by MARGIN; default: the model's threshold."
+FULL_VOCABULARY_HELP = (
+    "Probabilities over the full vocabulary, special tokens included, as in transformers; default: special tokens are "
+    "left out, and the probabilities of the others sum to 1."
+)
 TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results, best first.")]
+Unit = Annotated[str, typer.Option(help="The unit that the model tags: word, part or character.")]
 Source = Annotated[str, typer.Argument(metavar="FILE|TEXT", help="A text of any length, or a file with one.")]
 Index = Annotated[int | None, opt.at_least(1, "Counted from 1; default: the mean over all.")]
 
@@ -32,6 +37,7 @@ def fill_mask(
     ],
     top_k: TopK = 5,
     target: Annotated[list[str] | None, opt.option("--target", "Score this word; may be repeated.", "WORD")] = None,
+    full_vocabulary: Annotated[bool, opt.option("--full-vocabulary", FULL_VOCABULARY_HELP)] = False,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
     *,
@@ -40,7 +46,8 @@ def fill_mask(
     """Predict the masked words of a text."""
     from bertsmith.reports import terminal_predictions
 
-    result = load(model, device=device, **opening).fill_mask(text, top_k=top_k, targets=target)
+    options: dict[str, Any] = {"targets": target, "full_vocabulary": full_vocabulary}
+    result = load(model, device=device, **opening).fill_mask(text, top_k=top_k, **options)
     masks = result if result and isinstance(result[0], list) else [result]
     opt.print_result({"text": text, "fillings": masks}, as_json, lambda: terminal_predictions.fillings(masks))
 
@@ -56,7 +63,7 @@ def next_sentence(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Predict whether text B follows text A."""
+    """Predict whether text B follows text A, or, with ALBERT's sentence-order head, whether A and B are in order."""
     from bertsmith.reports import terminal_predictions
 
     result = load(model, device=device, **opening).next_sentence(first, second)
@@ -139,7 +146,7 @@ def classify(
 def ner(
     model: opt.ModelFolder,
     source: Source,
-    unit: Annotated[str, typer.Option(help="The unit that the model tags: word, part or character.")] = "word",
+    unit: Unit = "word",
     device: opt.Device = "auto",
     as_json: opt.Json = False,
     *,
@@ -151,6 +158,25 @@ def ner(
 
     entities = load(model, device=device, **opening).ner(read_text(source), unit=unit)
     opt.print_result({"entities": entities}, as_json, lambda: terminal_predictions.entities(entities))
+
+
+@app.command("tag-words")
+@opt.opens_model
+def tag_words(
+    model: opt.ModelFolder,
+    source: Source,
+    unit: Unit = "word",
+    device: opt.Device = "auto",
+    as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
+) -> None:
+    """Predict the label of each word of a text, such as its part of speech."""
+    from bertsmith.inference.text_files import read_text
+    from bertsmith.reports import terminal_predictions
+
+    words = load(model, device=device, **opening).tag_words(read_text(source), unit=unit)
+    opt.print_result({"words": words}, as_json, lambda: terminal_predictions.word_labels(words))
 
 
 @app.command()

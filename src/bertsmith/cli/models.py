@@ -58,9 +58,12 @@ def import_model(
     """Import a TensorFlow checkpoint or pickled weights. Pickles are read in a sandboxed process."""
     from bertsmith.model_io.importers import import_folder
     from bertsmith.model_io.summary import folder_facts
+    from bertsmith.tokenizers.tokenizer import load
+    from bertsmith.tokenizers.unknown_words import check_vocabulary
 
     lowercase = None if cased is None else not cased
     facts = import_folder(source, output, lowercase=lowercase, replace=overwrite, **opening)
+    check_vocabulary(load(output))
     opt.print_result(folder_facts(facts), as_json)
 
 

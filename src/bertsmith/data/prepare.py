@@ -23,6 +23,7 @@ from bertsmith.system.workers import default_workers, ordered_map
 from bertsmith.tokenizers import tokenizer as tokenizers
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.tokenizers.training import count_text, merge_counts
+from bertsmith.tokenizers.unknown_words import check_unknown_words
 
 Result = TypeVar("Result")
 
@@ -140,13 +141,17 @@ def prepare(
     quiet: bool = False,
     disk: Disk | None = None,
 ) -> dict[str, Any]:
-    """Writes a corpus as shards and returns their index; the same call resumes after an interruption."""
+    """Writes a corpus as shards; the same call resumes after an interruption.
+
+    Returns the index, and the share of unknown words of the first documents as `unknown_word_rate`.
+    """
     loaded = tokenizers.load(tokenizer)
     corpus = Corpus(paths, read_options)
     units = work_units.units_of(corpus, limit=limit)
     first = next(units, None)
     if first is None:
         raise empty_corpus_error(corpus)
+    unknown = check_unknown_words(loaded, first.texts)
     settings = {
         "files": {str(path): path.stat().st_size for path in corpus.files},
         "reading": _read_settings(corpus.options),
@@ -179,7 +184,7 @@ def prepare(
         needed = all_units if unique else (unit for unit in all_units if unit.number >= builder.units_done)
         encoded = ordered_map(encode, needed, workers=workers or default_workers(), engine=engine)
         _add_units(builder, encoded, unique=unique, progress=progress)
-        return builder.finish(cut_documents=corpus.split_documents)
+        return {**builder.finish(cut_documents=corpus.split_documents), "unknown_word_rate": unknown}
 
 
 def _read_settings(options: ReadOptions) -> dict[str, Any]:
@@ -230,5 +235,6 @@ def preview(
         "tokens_expected": round(len(tokens) / fraction),
         "shards_expected_bytes": round(len(tokens) * 2.2 / 2 * loaded.id_dtype.itemsize / fraction),
         "unknown_rate": float(np.mean(tokens == loaded.unknown_id)) if len(tokens) else 0.0,
+        "unknown_word_rate": check_unknown_words(loaded, unit.texts),
         "tokenizer": loaded.fingerprint,
     }

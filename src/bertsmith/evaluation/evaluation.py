@@ -13,6 +13,7 @@ from bertsmith.errors import DataError
 from bertsmith.evaluation.evaluator import EvaluationConfig, finetune_config_of, make_evaluation_config, open_evaluator
 from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tasks.task import Case, Example, Prediction, Task
+from bertsmith.training.finetune_data import check_examples
 from bertsmith.training.recipe import task_name
 
 NOT_IN_JSON = ("cases", "predictions", "submission")
@@ -34,6 +35,7 @@ class Evaluation:
     device: str
     examples: int
     truncated: int  # examples that were truncated
+    unknown_word_rate: float  # share of the words of a sample of the examples
     seconds: float  # from texts to predictions
     texts_per_second: float  # rows that the model has read: choices and windows count as several
     detected: dict[str, str]  # facts detected in the files
@@ -122,6 +124,7 @@ def evaluate_with(
         device=evaluator.device,
         examples=len(examples),
         truncated=sum(truncated),
+        unknown_word_rate=check_examples(evaluator.tokenizer, examples),
         seconds=seconds,
         texts_per_second=sum(chunk.rows for chunk in chunks) / seconds,
         detected=dict(task.detected),

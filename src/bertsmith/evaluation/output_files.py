@@ -19,6 +19,7 @@ from bertsmith.evaluation.page import page
 from bertsmith.reports.html import write
 from bertsmith.system.durable import Disk
 from bertsmith.tasks.task import Example, Prediction
+from bertsmith.training.finetune_data import check_examples
 
 NUMBERS, PAGE, PREDICTIONS = "evaluation.json", "evaluation.html", "predictions.jsonl"
 FORMATS = {".jsonl": "", ".csv": ",", ".tsv": "\t"}  # separator by extension
@@ -96,6 +97,7 @@ def prediction_row(example: Example, prediction: Prediction, *, probabilities: b
 def prediction_rows(evaluator: Evaluator, *, split: str = "test", quiet: bool = True) -> Iterator[dict[str, Any]]:
     """One row per example of a split, in order."""
     task = evaluator.task
+    check_examples(evaluator.tokenizer, task.examples(split))
     for chunk in evaluator.predict(task.examples(split), title="predict", quiet=quiet):
         for example, prediction in zip(chunk.examples, chunk.predictions, strict=True):
             yield prediction_row(example, prediction, probabilities=task.has_probabilities)

@@ -27,6 +27,7 @@ from bertsmith.model_io.sentence_transformers import (
     sentence_files,
     tanh_pooler,
 )
+from bertsmith.model_io.untrusted_files import shown
 from bertsmith.system.durable import Disk, WrittenFile
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
@@ -72,8 +73,8 @@ def export_sentence_transformers(
             "normalize": settings.normalize,
             "width": original.embedding_width(),
             "max_length": original.max_embedding_length,
-            "prompts": ", ".join(settings.prompts) or "none",
-            "default_prompt": settings.default_prompt or "none",
+            "prompts": ", ".join(map(shown, settings.prompts)) or "none",
+            "default_prompt": shown(settings.default_prompt) if settings.default_prompt else "none",
             "bytes": sum(one.bytes for one in written.values()),
             "compared": compared,
             "max_abs_diff": difference,

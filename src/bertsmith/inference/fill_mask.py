@@ -33,17 +33,25 @@ class MaskRun:
 class FillMaskPipeline(TextModel):
     """The fill-mask pipeline of `Predictor`."""
 
-    def fill_mask(self, text: str, *, top_k: int = 5, targets: Sequence[str] | None = None) -> list[Any]:
+    def fill_mask(
+        self, text: str, *, top_k: int = 5, targets: Sequence[str] | None = None, full_vocabulary: bool = False
+    ) -> list[Any]:
         """The most likely tokens for each mask of a text, best first: `{"score", "token", "token_str", "sequence"}`.
 
         Adjacent masks are filled together, as one word or phrase; `token` is then a list. With `targets`, these words
         are scored instead, whatever their number of tokens. A text with one run of masks gives one list; a text with
         several gives a list for each, with the other runs left masked.
+
+        Special tokens are left out, and scores are probabilities over the remaining tokens. With `full_vocabulary` they
+        are probabilities over the full vocabulary, special tokens included, as in transformers' pipeline.
         """
         require_pipeline(self.model, "fill-mask")
         check_top_k(top_k)
+        self.check_words(text.replace(self.tokenizer.id_to_token(self.tokenizer.mask_id), " "))
         results = [
-            _score_targets(self, text, run, targets)[:top_k] if targets else _beam_search(self, text, run, top_k=top_k)
+            _score_targets(self, text, run, targets, full_vocabulary=full_vocabulary)[:top_k]
+            if targets
+            else _beam_search(self, text, run, top_k=top_k, full_vocabulary=full_vocabulary)
             for run in find_masks(self.tokenizer, text)
         ]
         return results[0] if len(results) == 1 else results
@@ -64,14 +72,16 @@ def _run(encoded: Encoded, first: int, last: int) -> MaskRun:
     return MaskRun(first, last, int(encoded.offsets[first, 0]), int(encoded.offsets[last - 1, 1]))
 
 
-def _beam_search(model: TextModel, text: str, run: MaskRun, *, top_k: int) -> list[dict[str, Any]]:
+def _beam_search(
+    model: TextModel, text: str, run: MaskRun, *, top_k: int, full_vocabulary: bool
+) -> list[dict[str, Any]]:
     """The best fillings of one run, filled from left to right."""
     tokenizer = model.tokenizer
     row, shift = _frame_around(model, tokenizer.encode(text, parse_special_tokens=True), run)
     beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     for position in range(run.first, run.last):
         rows = [_with_ids(row, run.first + shift, ids) for _, ids in beams]
-        log_probs = mask_log_probs(model, rows, [position + shift] * len(rows))
+        log_probs = mask_log_probs(model, rows, [position + shift] * len(rows), full_vocabulary=full_vocabulary)
         best, tokens = log_probs.topk(min(max(BEAM, top_k), log_probs.shape[-1]))
         candidates = [
             (score + gain, (*ids, token))
@@ -80,10 +90,18 @@ def _beam_search(model: TextModel, text: str, run: MaskRun, *, top_k: int) -> li
             if gain > -np.inf  # special tokens and padding of the vocabulary
         ]
         beams = sorted(candidates, key=lambda beam: (-beam[0], beam[1]))[: max(BEAM, top_k)]
-    return [_result(text, run, score, ids, tokenizer.decode(ids).strip(), row) for score, ids in beams[:top_k]]
+    return [_result(text, run, score, ids, _decode(tokenizer, ids), row) for score, ids in beams[:top_k]]
 
 
-def _score_targets(model: TextModel, text: str, run: MaskRun, targets: Sequence[str]) -> list[dict[str, Any]]:
+def _decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Tokens as text; padding of the vocabulary has none."""
+    known = [number for number in ids if number < tokenizer.vocab_size]
+    return tokenizer.decode(known, skip_special_tokens=False).strip()
+
+
+def _score_targets(
+    model: TextModel, text: str, run: MaskRun, targets: Sequence[str], *, full_vocabulary: bool
+) -> list[dict[str, Any]]:
     """Target words in place of a run, best first: each token is scored given those before it, the rest masked."""
     scored = []
     for target in targets:
@@ -93,7 +111,7 @@ def _score_targets(model: TextModel, text: str, run: MaskRun, targets: Sequence[
         masked = _with_ids(row, span.first + shift, [model.tokenizer.mask_id] * len(ids))
         rows = [_with_ids(masked, span.first + shift, ids[:count]) for count in range(len(ids))]
         positions = [span.first + shift + count for count in range(len(ids))]
-        log_probs = mask_log_probs(model, rows, positions)
+        log_probs = mask_log_probs(model, rows, positions, full_vocabulary=full_vocabulary)
         score = sum(float(row_V[token]) for row_V, token in zip(log_probs, ids, strict=True))
         scored.append(_result(text, run, score, tuple(ids), target, row))
     return sorted(scored, key=lambda one: -one["score"])
@@ -113,13 +131,16 @@ def _encode_target(tokenizer: Tokenizer, text: str, run: MaskRun, target: str) -
     return encoded, _run(encoded, int(inside[0]), int(inside[-1]) + 1)
 
 
-def mask_log_probs(model: TextModel, rows: Sequence[Row], positions: Sequence[int]) -> Tensor:
-    """Log probabilities of all tokens [rows, V] at one position of each row; special tokens are excluded."""
+def mask_log_probs(
+    model: TextModel, rows: Sequence[Row], positions: Sequence[int], *, full_vocabulary: bool = False
+) -> Tensor:
+    """Log probabilities [rows, V] at one position of each row, of all tokens or of all but the special ones."""
     inputs = [ModelInput((row,), np.array([position])) for row, position in zip(rows, positions, strict=True)]
     query = LogitsQuery(require_pipeline(model.model, "fill-mask"))
     logits = torch.from_numpy(np.stack(model.backend.run(query, inputs)))
-    logits[:, list(model.tokenizer.special_ids)] = -torch.inf
-    logits[:, model.tokenizer.vocab_size :] = -torch.inf  # padding of the vocabulary
+    if not full_vocabulary:
+        logits[:, list(model.tokenizer.special_ids)] = -torch.inf
+        logits[:, model.tokenizer.vocab_size :] = -torch.inf  # padding of the vocabulary
     return logits.log_softmax(-1)
 
 

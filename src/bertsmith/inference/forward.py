@@ -20,8 +20,10 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives.objective import Pipeline, objective_class, objectives_with
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.tokenizers.unknown_words import LIMIT, MOST_CHARACTERS, check_unknown_words
 from bertsmith.types import Batch, Row
 
+CHECKED_TEXTS = 64  # of one call, for unknown words
 BATCH_TOKENS = {"cuda": 65_536}  # tokens of one forward pass, by device
 DEFAULT_BATCH_TOKENS = 1024  # on a CPU as fast as 4096, and queued requests wait less
 
@@ -121,6 +123,16 @@ class TextModel:
     tokenizer: Tokenizer
     backend: Backend
     max_length: int  # tokens, special tokens included
+    unknown_words_reported = False
+
+    def check_words(self, *texts: str) -> None:
+        """Warns of unknown words, once per predictor; of many texts the first ones are checked."""
+        unknown = self.tokenizer.token_to_id(self.tokenizer.special_tokens.unknown or "")
+        if self.unknown_words_reported or unknown is None:
+            return
+        sample = [text[:MOST_CHARACTERS] for text in texts[:CHECKED_TEXTS]]
+        if unknown in self.tokenizer.encode_ids(sample)[0]:  # fast, and almost always not
+            self.unknown_words_reported = check_unknown_words(self.tokenizer, sample) > LIMIT
 
     def logits(self, features: Sequence[Features], objective: str) -> list[NDArray[np.float32]]:
         """The logits of one head for each of the features."""
@@ -133,7 +145,7 @@ def require_head(model: Model, *names: str) -> str:
         if name in model.objectives:
             return name
     heads = ", ".join(model.objectives) or "none"
-    raise BertsmithError(f"this model has no {' or '.join(names)} head (heads: {heads}): load a model trained for it")
+    raise BertsmithError(f"this model has no {' or '.join(names)} head (heads: {heads}): use a model trained for it")
 
 
 def require_pipeline(model: Model, *pipelines: Pipeline) -> str:

@@ -1,4 +1,4 @@
-"""The methods of a predictor that use a head: classification, regression, NER, question answering and others.
+"""The methods of a predictor that use a head: classification, regression, question answering and others.
 
 Texts are encoded and predictions decoded by the code of the tasks. Texts that are too long are read in windows.
 N texts, K classes.
@@ -20,17 +20,22 @@ from bertsmith.inference.forward import LogitsQuery, ModelInput, TextModel, chec
 from bertsmith.objectives.objective import Pipeline
 from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.question_answering import QuestionAnsweringTask
-from bertsmith.tasks.tagged_text import TaggingConfig, Unit, token_windows
+from bertsmith.tasks.tagged_text import token_windows
 from bertsmith.tasks.task import Example, Features, Prediction, Task, truncated_examples
-from bertsmith.tasks.text_tasks import ClassificationTask, MultipleChoiceTask, RegressionTask, TextTask, encode_texts
-from bertsmith.tasks.token_classification import TokenClassificationTask
+from bertsmith.tasks.text_tasks import (
+    ClassificationTask,
+    MultiLabelTask,
+    MultipleChoiceTask,
+    RegressionTask,
+    TextTask,
+    encode_texts,
+)
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
 OVERLAP = 64  # minimum number of tokens that neighbouring windows share
-TEXT_PIPELINES: tuple[Pipeline, ...] = ("text-classification", "text-regression")
-UNITS = ("word", "part", "character")
-ENTITY_FIELDS = {"entity_group": "kind", "score": "score", "word": "text", "start": "start", "end": "end"}  # by result
+LABEL_PIPELINES: tuple[Pipeline, ...] = ("text-classification", "multi-label-classification")
+TEXT_PIPELINES: tuple[Pipeline, ...] = (*LABEL_PIPELINES, "text-regression")
 ANSWER_FIELDS = {"answer": "text", "score": "probability", "start": "start", "end": "end"}
 
 
@@ -50,8 +55,9 @@ class TextPipelines(TextModel):
         """The label of each text, `{"label", "score"}`, or the value of a regression model, `{"score"}`.
 
         A string, or a tuple of two strings (a pair), gives one result; a list gives a list. With `top_k` over 1 each
-        result is a list of labels, the most likely first. Texts that are too long are read in overlapping windows
-        whose logits are averaged; the result then has `windows`, their number.
+        result is a list of labels, the most likely first. A multi-label model gives every label with a probability of
+        its own, or the `top_k`, in this order: those over 0.5 are predicted. Texts that are too long are read in
+        overlapping windows whose logits are averaged; the result then has `windows`, their number.
         """
         check_top_k(top_k)
         task = self._text_task()
@@ -61,14 +67,15 @@ class TextPipelines(TextModel):
             if isinstance(task, RegressionTask):
                 results.append(_with_windows({"score": prediction.value}, windows))
                 continue
-            best = sorted(prediction.detail["probabilities"].items(), key=lambda item: -item[1])[:top_k]
+            best = sorted(prediction.detail["probabilities"].items(), key=lambda item: -item[1])
             labels = [_with_windows({"label": label, "score": score}, windows) for label, score in best]
-            results.append(labels[0] if top_k == 1 else labels)
+            every = top_k == 1 and isinstance(task, MultiLabelTask)
+            results.append(labels if every else labels[0] if top_k == 1 else labels[:top_k])
         return results[0] if single else results
 
     def predict_proba(self, texts: Any) -> Probabilities:
         """The probability of each label for each text or pair; windows as in `predict`."""
-        require_pipeline(self.model, "text-classification")
+        require_pipeline(self.model, *LABEL_PIPELINES)
         task = self._text_task()
         assert isinstance(task, ClassificationTask)
         predictions, windows = self._predict_texts(as_texts(texts)[0], task)
@@ -81,7 +88,7 @@ class TextPipelines(TextModel):
         if isinstance(task, ClassificationTask) and not task.positive:
             raise BertsmithError(
                 f"this model has {len(task.labels)} labels ({', '.join(task.labels)}): "
-                "name the label whose probability is the score with positive=..."
+                "name the label whose probability is the score as positive (--positive LABEL)"
             )
         predictions, windows = self._predict_texts([(query, document) for document in documents], task)
         scores = [
@@ -91,30 +98,18 @@ class TextPipelines(TextModel):
         return [_with_windows({"score": score}, count) for score, count in zip(scores, windows, strict=True)]
 
     def next_sentence(self, first: str, second: str) -> dict[str, Any]:
-        """The probability that the second text follows the first: `{"is_next", "not_next", "truncated"}`."""
-        head = require_pipeline(self.model, "next-sentence")
-        row = self.tokenizer.frame(*map(self.tokenizer.encode, (first, second)), max_length=self.max_length)
-        (logits,) = self.backend.run(LogitsQuery(head), [ModelInput((row,))])
-        is_next, not_next = torch.from_numpy(logits).softmax(-1).tolist()
-        return {"is_next": is_next, "not_next": not_next, "truncated": any(row.truncated)}
+        """How the second text relates to the first: the probabilities of both classes, `objective` and `truncated`.
 
-    def ner(self, text: str | Sequence[str], *, unit: Unit = "word") -> list[Any]:
-        """The entities of a text, `{"entity_group", "score", "word", "start", "end"}`; a list of texts gives lists.
-
-        Offsets are characters of the text as given. Texts of any length are read in windows. `unit` is the unit of
-        the labels in the training data: words, words split at punctuation, or characters.
+        `objective` names the head. next_sentence (BERT): does the second text follow the first, `is_next` or
+        `not_next`? sentence_order (ALBERT): are two texts that belong together `in_order` or `swapped`?
         """
-        name = require_pipeline(self.model, "token-classification")
-        if unit not in UNITS:
-            raise BertsmithError(f'unit "{unit}" does not exist: choose {", ".join(UNITS)}')
+        name = require_pipeline(self.model, "next-sentence")
+        self.check_words(first, second)
+        row = self.tokenizer.frame(*map(self.tokenizer.encode, (first, second)), max_length=self.max_length)
+        (logits,) = self.backend.run(LogitsQuery(name), [ModelInput((row,))])
         head: Any = self.model.objectives[name]
-        task = TokenClassificationTask("ner", config=TaggingConfig(), labels=head.config.labels, unit=unit)
-        task.objective = name
-        texts = [text] if isinstance(text, str) else text
-        examples = [Example(id=str(index), texts=(one,)) for index, one in enumerate(texts)]
-        predictions, _ = self._predict_examples(task, examples, length=self.max_length)
-        entities = [_renamed(prediction.detail["entities"], ENTITY_FIELDS) for prediction in predictions]
-        return entities[0] if isinstance(text, str) else entities
+        probabilities = dict(zip(head.class_names, torch.from_numpy(logits).softmax(-1).tolist(), strict=True))
+        return {"objective": name, **probabilities, "truncated": any(row.truncated)}
 
     def answer(self, question: str, context: str, *, top_k: int = 1, no_answer: float | None = None) -> Any:
         """The span of the context that answers, `{"answer", "score", "start", "end"}`; a list if `top_k` is over 1.
@@ -168,7 +163,8 @@ class TextPipelines(TextModel):
         if head.pipeline == "text-regression":
             task = RegressionTask(name)
         else:
-            task = ClassificationTask(name, labels=head.config.labels, positive=positive)
+            kind = MultiLabelTask if head.pipeline == "multi-label-classification" else ClassificationTask
+            task = kind(name, labels=head.config.labels, positive=positive)
         task.objective = name
         return task
 
@@ -176,6 +172,7 @@ class TextPipelines(TextModel):
         self, texts: Sequence[tuple[str, ...]], task: TextTask
     ) -> tuple[list[Prediction], tuple[int, ...]]:
         """A prediction for each text or pair, from the mean logits of its windows, and its number of windows."""
+        self.check_words(*(text for one in texts for text in one))
         encoded = encode_texts((text for one in texts for text in one), self.tokenizer)
         features = [
             Features(rows=(row,), example_index=index)
@@ -194,6 +191,7 @@ class TextPipelines(TextModel):
         self, task: Task, examples: Sequence[Example], *, length: int
     ) -> tuple[list[Prediction], dict[str, bool]]:
         """A prediction for each example, and `truncated` for the results if an example was truncated."""
+        self.check_words(*(text for example in examples for text in example.texts))
         features = task.rows(examples, self.tokenizer, max_length=length)
         predictions = task.decode(examples, features, self.logits(features, task.objective))
         return predictions, {"truncated": True} if truncated_examples(features) else {}

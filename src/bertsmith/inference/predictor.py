@@ -26,9 +26,10 @@ from bertsmith.inference.encoder_outputs import (
     normalized,
 )
 from bertsmith.inference.fill_mask import FillMaskPipeline
-from bertsmith.inference.forward import Backend, LocalBackend, ModelInput
+from bertsmith.inference.forward import CHECKED_TEXTS, Backend, LocalBackend, ModelInput
 from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines
 from bertsmith.inference.precision import Precision, convert_precision
+from bertsmith.inference.word_labels import WordLabelPipelines
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import FolderFacts, open_model
 from bertsmith.model_io.sentence_transformers import DenseLayer, SentenceSettings, read_sentence_settings
@@ -47,7 +48,7 @@ class Tokenized:
     special: tuple[bool, ...]  # [L]
 
 
-class Predictor(TextPipelines, FillMaskPipeline):
+class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
     """The result of `bertsmith.load`. Immutable, so threads may share it.
 
     The predictor owns the model: it moves it to the device and converts its linear layers to the precision. `backend`
@@ -133,6 +134,7 @@ class Predictor(TextPipelines, FillMaskPipeline):
 
     def attention(self, text: str, second: str | None = None) -> Attention:
         """Attention weights of every layer and head over a text or a pair."""
+        self.check_words(text, *([] if second is None else [second]))
         encoded = [self.tokenizer.encode(one) for one in (text, second) if one is not None]
         row = self.tokenizer.frame(*encoded, max_length=self.max_length)
         (weights,) = self.backend.run(AttentionQuery(), [ModelInput((row,))])
@@ -189,10 +191,12 @@ class Predictor(TextPipelines, FillMaskPipeline):
         """Texts as `embed` tokenizes them: after the prompt, in lower case where the folder asks for it."""
         settings = self.sentence_settings
         text = settings.prompt_text(prompt)
-        if not text and not settings.lowercase:
-            return texts
         if not all(isinstance(one, str) for one in texts):
-            raise BertsmithError("this model has a prompt or lower-cases texts: pass texts instead of token ids")
+            if text:
+                raise BertsmithError(
+                    f"the prompt {text!r} precedes texts: pass texts instead of token ids, or no prompt"
+                )
+            return texts
         # by character, as the tokenizers library does: str.lower() has a rule for the final sigma
         return ["".join(map(str.lower, text + one)) if settings.lowercase else text + one for one in texts]
 
@@ -242,6 +246,7 @@ class Predictor(TextPipelines, FillMaskPipeline):
     def _rows(self, texts: Sequence[str] | Sequence[Sequence[int]], max_length: int) -> list[Row]:
         inputs: list[Any] = list(texts)
         as_ids = bool(inputs) and not isinstance(inputs[0], str)
+        self.check_words(*([] if as_ids else inputs[:CHECKED_TEXTS]))
         encoded = list(map(self._encoded_ids, inputs)) if as_ids else self.tokenizer.encode_batch(inputs)
         return [self.tokenizer.frame(one, max_length=max_length) for one in encoded]
 

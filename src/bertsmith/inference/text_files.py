@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 from numpy.typing import NDArray
 
 from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
@@ -122,6 +120,8 @@ def _encode_jsonl(texts: Sequence[str], chunks: _EmbeddingChunks) -> Iterator[by
 
 
 def _encode_parquet(texts: Sequence[str], chunks: _EmbeddingChunks) -> Iterator[bytes]:
+    import pyarrow.parquet  # slow to import
+
     schema = pyarrow.schema([("text", pyarrow.string()), ("vector", pyarrow.list_(pyarrow.float32(), chunks.width))])
     buffer = io.BytesIO()
     start = 0

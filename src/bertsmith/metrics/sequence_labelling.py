@@ -5,6 +5,7 @@ Entities are decoded leniently, as in conlleval, or strictly: only those valid i
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,13 @@ from bertsmith.metrics.classification import MatchCounts
 Scheme = Literal["IOB1", "IOB2", "IOBES", "BILOU"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 _LETTERS: dict[Scheme, str] = {"IOB1": "IOB", "IOB2": "IOB", "IOBES": "IOBES", "BILOU": "BILOU"}
-_SAME_AS = {"L": "E", "U": "S"}  # BILOU's last and unit are IOBES's end and single
+_SAME_AS = {"L": "E", "U": "S", "M": "I"}  # BILOU's last and unit are IOBES's end and single; BMES's middle is inside
+_LABEL_FORMS = tuple(  # B-PER, B_PER, B; PER-B, PER_B
+    re.compile(form, re.IGNORECASE)
+    for form in (r"(?P<letter>[BIESLUM])(?:[\W_](?P<kind>.*))?", r"(?P<kind>.+)[\W_](?P<letter>[BIESLUM])")
+)
+_NO_ENTITY = {"O", "X", "[PAD]", "[CLS]", "[SEP]"}  # X: later tokens of a word
+_PARTS_OF_SPEECH = {"NOUN", "VERB", "NN", "VB", "NNG", "VV"}  # Universal Dependencies, Penn Treebank, Sejong
 
 
 class Entity(NamedTuple):
@@ -122,6 +129,43 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
             return scheme
         reasons.append(f"not {scheme} (sentence {number}, word {fault.word + 1}: {fault.reason})")
     raise DataError(f"the tags are not valid in any scheme: {'; '.join(reasons)}")
+
+
+class EntityLabels(NamedTuple):
+    """The labels of a token classifier as entity tags."""
+
+    tags: tuple[str, ...]  # by class: O, or B, I, E or S and a type
+    scheme: Scheme | None  # how predicted tags are decoded; None: leniently
+
+    def entities(self, classes: Iterable[int]) -> list[Entity]:
+        """The entities of a sequence of predicted classes."""
+        return tags_to_entities([self.tags[number] for number in classes], scheme=self.scheme)
+
+
+def entity_labels(labels: Sequence[str]) -> EntityLabels | None:
+    """The scheme of a label set: IOB1, IOB2, IOBES, BILOU, BMES, or bare types beside O; None if it has no entities.
+
+    IOB2 is decoded leniently, as by transformers; IOB1, which has an I without a B, IOBES and BILOU strictly, as by
+    seqeval. Sets with another choice of letters, such as B, I and S, are decoded leniently.
+    """
+    others = [label for label in labels if label not in _NO_ENTITY]
+    forms = [[form.fullmatch(label) for label in others] for form in _LABEL_FORMS]
+    found: list[tuple[str, str]] = []  # letter and type of each of the others
+    for matches in forms:
+        if all(matches) and not found:
+            read = [(one["letter"].upper(), one["kind"] or "_") for one in matches if one]
+            found = [(_SAME_AS.get(letter, letter), kind) for letter, kind in read]
+    if not found:
+        bare = "O" in labels and "X" not in labels and not any(any(matches) for matches in forms)
+        if not bare or _PARTS_OF_SPEECH & set(others):
+            return None
+        found = [("I", label) for label in others]
+    tags = {label: f"{letter}-{kind}" for label, (letter, kind) in zip(others, found, strict=True)}
+    letters, kinds = {letter for letter, _ in found}, {kind for _, kind in found}
+    scheme: Scheme | None = "IOBES" if letters >= {"B", "E", "S"} else None
+    if letters <= {"B", "I"} and any(("I", kind) in found and ("B", kind) not in found for kind in kinds):
+        scheme = "IOB1"
+    return EntityLabels(tuple(tags.get(label, "O") for label in labels), scheme)
 
 
 def _begins(scheme: Scheme, before: Tag, here: Tag) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, parse_object, shown
 from bertsmith.tokenizers import tokenizer as tokenizers
+from bertsmith.tokenizers.folder import MODEL_CONFIG
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
 
@@ -24,10 +25,10 @@ def read_tokenizer(folder: Path, rows: int, *, lowercase: bool | None = None) ->
     if not present:
         expected = f"expected {JSON_FILES[0]} or {OTHER_FILES[0]}"
         raise DataError(f"{folder} has no tokenizer: {expected}, or name its folder with --tokenizer DIR")
-    for name in present:
+    for name in [*present, *([MODEL_CONFIG] if exists(folder, MODEL_CONFIG) else [])]:
         with UntrustedFile(folder, name, most=MOST_BYTES) as file:
             data = file.read(0, file.size)
-            definition = parse_object(data, file.path, most_values=MOST_VALUES) if name in JSON_FILES else {}
+            definition = parse_object(data, file.path, most_values=MOST_VALUES) if name.endswith(".json") else {}
         if name == "tokenizer.json" or (name == "vocab.txt" and "tokenizer.json" not in present):
             check_fits(_tokens(definition, data), rows, folder)  # before building, which is slow
     try:

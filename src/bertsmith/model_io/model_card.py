@@ -10,7 +10,11 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.native import ARCHITECTURE
 from bertsmith.objectives.objective import objective_class
 
-HUB_PIPELINES = {"text-regression": "text-classification", "next-sentence": ""}  # the hub's names, where they differ
+# the hub's names, where they differ
+HUB_PIPELINES = {
+    **dict.fromkeys(("text-regression", "multi-label-classification"), "text-classification"),
+    "next-sentence": "",
+}
 
 
 def model_card(

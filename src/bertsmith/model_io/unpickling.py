@@ -82,7 +82,7 @@ def main() -> None:
                 chunk = chunk[os.write(output, chunk) :]
     except Exception as error:  # torch raises many types on malformed files
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        print(f"{type(error).__name__}: {' '.join(lines)[:300]}", file=sys.stderr, flush=True)
+        print(" ".join(lines)[:300] or type(error).__name__, file=sys.stderr, flush=True)
         os._exit(1)
     os._exit(0)
 

@@ -116,13 +116,14 @@ def parse_object(data: bytes, path: Path, *, what: str = "", most_values: int = 
     except ValueError as error:
         raise DataError(f"{path}{what} is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise DataError(f"{path}{what} must be a JSON object, not {type(value).__name__}")
+        raise DataError(f"{path}{what} must be a JSON object, not {shown(value)}")
     return value
 
 
 def shown(value: object, most: int = 60) -> str:
-    """An untrusted value for an error message: quoted, without control characters, truncated."""
-    text = repr(value)
+    """An untrusted value for an error message: as JSON, strings quoted, without control characters, truncated."""
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, bool | None | list | dict) else repr(value)
+    text = text if text.isprintable() else repr(value)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bertsmith.objectives.heads import TextConfig, TextHead, check_label_names, default_names
-from bertsmith.objectives.objective import BuildContext
+from bertsmith.objectives.objective import BuildContext, Pipeline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,5 +26,5 @@ class Config(TextConfig):
 class Classify(TextHead):
     """Softmax over the classes of each text; `predict` gives the logits [N, K]."""
 
-    pipeline = "text-classification"
+    pipeline: ClassVar[Pipeline] = "text-classification"
     problem_type = "single_label_classification"

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -122,6 +123,8 @@ class TextHead(Objective):
 class PairHead(Objective):
     """Two classes from the encoder's pooled vector (bert: run_pretraining.py; albert: run_pretraining.py)."""
 
+    pipeline = "next-sentence"
+    class_names: ClassVar[tuple[str, str]]
     reads_pooled = True
     per_text = True
     classes = 2

@@ -23,5 +23,5 @@ class Config:
 class NextSentence(PairHead):
     """The logits of FOLLOWS and RANDOM."""
 
-    pipeline = "next-sentence"
+    class_names = ("is_next", "not_next")
     combined_output_name = "seq_relationship_logits"

@@ -30,6 +30,7 @@ Pipeline = Literal[
     "fill-mask",
     "next-sentence",
     "text-classification",
+    "multi-label-classification",
     "text-regression",
     "token-classification",
     "question-answering",

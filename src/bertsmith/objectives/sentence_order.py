@@ -23,4 +23,5 @@ class Config:
 class SentenceOrder(PairHead):
     """The logits of IN_ORDER and SWAPPED."""
 
+    class_names = ("in_order", "swapped")
     combined_output_name = "sop_logits"

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bertsmith.errors import ConfigError
 from bertsmith.nn.pooling import LayerChoice, LayerMix, check_layers, run_recurrent
-from bertsmith.objectives.heads import RecurrentConfig, check_dropout, check_label_names, default_names
+from bertsmith.objectives.heads import RecurrentConfig, check_dropout, default_names
 from bertsmith.objectives.objective import BuildContext, LabelledRows, Objective, SelectedRows
 from bertsmith.types import IGNORE_INDEX, Batch, Encoding
 
@@ -20,14 +21,15 @@ from bertsmith.types import IGNORE_INDEX, Batch, Encoding
 class Config(RecurrentConfig):
     """indices["tag"] [R] int64: the first token of each word; labels["tag"] [R] int64: its class, or IGNORE_INDEX."""
 
-    labels: tuple[str, ...] = default_names(2)  # class names by class index
+    labels: tuple[str, ...] = default_names(2)  # class names by class index; folders of others may repeat one
     dropout: float = 0.1  # on the vector of each word
     layers: LayerChoice = "top"  # which layers of the encoder are read
     weight: float = 1.0  # of its mean loss in the total
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_label_names(self.labels)
+        if not self.labels:
+            raise ConfigError("labels is empty: a token classifier needs at least one label")
         check_dropout(self.dropout)
         check_layers(self.layers)
 

@@ -12,6 +12,7 @@ from bertsmith import config
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError
 from bertsmith.training.recipe import FILES, Recipe
+from bertsmith.training.start import with_shape
 
 
 def names() -> list[str]:
@@ -23,7 +24,7 @@ def names() -> list[str]:
 def find(name: str) -> Recipe:
     """The recipe of that name, or in that JSON or TOML file."""
     if name.endswith(FILES):
-        return config.read_file(Recipe, Path(name))
+        return config.read_file(Recipe, Path(name), complete=with_shape)
     known = names()
     if name not in known:
         raise ConfigError(f"{name} is not a recipe: {', '.join(known)}{did_you_mean(name, known)}")

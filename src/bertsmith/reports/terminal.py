@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bertsmith.data.shards import FileReport, Shards
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded
+
+if TYPE_CHECKING:
+    from bertsmith.data.shards import FileReport
 
 console = Console(highlight=False)
 TOKEN_STYLES = ("black on bright_cyan", "black on bright_yellow")  # alternating, so that token boundaries show
@@ -131,6 +133,8 @@ def _coloured(text: str, encoded: Encoded, unknown_id: int) -> Text:
 
 def shard_facts(index: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The size of a shard set."""
+    from bertsmith.data.shards import Shards  # not for commands that only apply a model
+
     train, held_out = Shards.open(folder, "train"), Shards.open(folder, "held-out")
     size = sum(path.stat().st_size for path in folder.glob("*.shard"))
     return {
@@ -143,6 +147,7 @@ def shard_facts(index: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "held_out_tokens": held_out.tokens,
         **index.get("counts", {}),
         "tokens_per_sentence": train.tokens / max(train.sentences, 1),
+        **({"unknown_word_rate": index["unknown_word_rate"]} if "unknown_word_rate" in index else {}),
         "bytes_per_token": size / max(train.tokens + held_out.tokens, 1),
         "bytes": size,
     }

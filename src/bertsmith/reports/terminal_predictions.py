@@ -26,8 +26,10 @@ def fillings(masks: Sequence[Sequence[Mapping[str, Any]]]) -> None:
 
 
 def next_sentence(result: Mapping[str, Any]) -> None:
-    truncated = "   (truncated)" if result["truncated"] else ""
-    console.print(f"next sentence {result['is_next']:.2%}   not next {result['not_next']:.2%}{truncated}")
+    """The probabilities of the two classes, and the head that answers."""
+    classes = [(name, value) for name, value in result.items() if name not in ("objective", "truncated")]
+    shown = "   ".join(f"{name.replace('_', ' ')} {value:.2%}" for name, value in classes)
+    console.print(f"{shown}   ({result['objective']}{', truncated' if result['truncated'] else ''})")
 
 
 def embeddings(facts: Mapping[str, Any]) -> None:
@@ -52,6 +54,14 @@ def entities(results: Sequence[Mapping[str, Any]]) -> None:
         group, offsets = Text(one["entity_group"], "cyan"), Text(f"{one['start']}-{one['end']}", "dim")
         rows.add_row(f"{one['score']:7.2%}", group, Text(_shortened(one["word"]), "bold"), offsets)
     console.print(rows if results else "no entities")
+
+
+def word_labels(results: Sequence[Mapping[str, Any]]) -> None:
+    rows = plain_table(show_header=False)
+    for one in results:
+        label, offsets = Text(one["label"], "cyan"), Text(f"{one['start']}-{one['end']}", "dim")
+        rows.add_row(f"{one['score']:7.2%}", label, Text(_shortened(one["word"]), "bold"), offsets)
+    console.print(rows if results else "no words")
 
 
 def answers(passage: str, results: Sequence[Mapping[str, Any]]) -> None:
@@ -107,7 +117,7 @@ def attention_map(facts: Mapping[str, Any]) -> None:
 
 def export(facts: Mapping[str, Any]) -> None:
     """The written files, and their maximum absolute difference from the model on each compared batch."""
-    small = ("max_abs_diff", "tolerance")
+    small = ("max_abs_diff", "max_abs_output", "tolerance")
     if "parity" in facts:
         rows = plain_table(right=("texts", "max length", "padded", "max abs diff"))
         for one in facts["parity"]:

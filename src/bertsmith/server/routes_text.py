@@ -1,4 +1,4 @@
-"""Routes on texts: /predict, /fill-mask, /ner, /qa, /choose, /next-sentence, /tokenize, /attention."""
+"""Routes on texts: /predict, /fill-mask, /ner, /tag-words, /qa, /choose, /next-sentence, /tokenize, /attention."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ async def fill_mask(body: schemas.FillMaskRequest, request: Request, service: Se
             if masks > MAX_MASKS:
                 message = f"input {index} has {masks} masks, at most {MAX_MASKS}: send fewer at a time"
                 raise RequestError(413, "too_large", message)
-        results = [predictor.fill_mask(text, top_k=body.top_k, targets=body.targets) for text in texts]
+        options: dict[str, Any] = {"targets": body.targets, "full_vocabulary": body.full_vocabulary}
+        results = [predictor.fill_mask(text, top_k=body.top_k, **options) for text in texts]
         return json_response(results[0] if isinstance(body.inputs, str) else results)
 
     return await service.run(request, body.model, run)
@@ -66,6 +67,15 @@ async def ner(body: schemas.NERRequest, request: Request, service: ServiceDepend
     service.text_list(body.inputs)
     return await service.run(
         request, body.model, lambda predictor: json_response(predictor.ner(body.inputs, unit=body.unit))
+    )
+
+
+@router.post("/tag-words", response_model=list[Any], summary="The label of each word")
+async def tag_words(body: schemas.NERRequest, request: Request, service: ServiceDependency) -> Response:
+    """Words with character offsets: word, label, score, start, end. A list of texts gives lists."""
+    service.text_list(body.inputs)
+    return await service.run(
+        request, body.model, lambda predictor: json_response(predictor.tag_words(body.inputs, unit=body.unit))
     )
 
 
@@ -92,9 +102,12 @@ async def choose(body: schemas.ChooseRequest, request: Request, service: Service
     )
 
 
-@router.post("/next-sentence", response_model=dict[str, Any], summary="Next-sentence prediction")
+@router.post("/next-sentence", response_model=dict[str, Any], summary="Next-sentence or sentence-order prediction")
 async def next_sentence(body: schemas.NextSentenceRequest, request: Request, service: ServiceDependency) -> Response:
-    """The probability that the second text follows the first: is_next, not_next, truncated."""
+    """The head that answers, `objective`, and its probabilities.
+
+    next_sentence: is_next and not_next. sentence_order: in_order and swapped.
+    """
     return await service.run(
         request, body.model, lambda predictor: json_response(predictor.next_sentence(body.first, body.second))
     )

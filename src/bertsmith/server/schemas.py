@@ -113,6 +113,9 @@ class FillMaskRequest(BaseModel):
     inputs: Inputs
     top_k: TopK = 5
     targets: Annotated[list[str] | None, Field(max_length=100, description="Score these words instead.")] = None
+    full_vocabulary: Annotated[
+        bool, Field(description="Scores are probabilities over the full vocabulary, special tokens included.")
+    ] = False
     model: ModelName = None
 
 

@@ -32,6 +32,7 @@ from bertsmith.inference.engine import (
     deadline,
 )
 from bertsmith.inference.predictor import Predictor
+from bertsmith.inference.word_labels import tags_entities
 from bertsmith.objectives.objective import Pipeline, objectives_with
 from bertsmith.server.errors import RequestError, client_disconnected, over_limit, overloaded, redact, stopping
 from bertsmith.server.monitoring import Metrics, RequestContext, context_of
@@ -45,8 +46,9 @@ ROUTE_PIPELINES: dict[str, tuple[Pipeline, ...]] = {  # a model needs a head for
     **dict.fromkeys(("embed", "embed_all", "similarity", "rerank", "tokenize", "attention"), ()),
     "fill-mask": ("fill-mask",),
     "next-sentence": ("next-sentence",),
-    "predict": ("text-classification", "text-regression"),
-    "ner": ("token-classification",),
+    "predict": ("text-classification", "multi-label-classification", "text-regression"),
+    "ner": ("token-classification",),  # with entity tags
+    "tag-words": ("token-classification",),
     "qa": ("question-answering",),
     "choose": ("multiple-choice",),
 }
@@ -61,7 +63,11 @@ class ServedModel:
     engine: Engine
 
     def supports(self, route: str) -> bool:
-        """Whether the model has a head that the route needs."""
+        """Whether the model has a head, and labels, that the route needs."""
+        return self.has_head(route) and (route != "ner" or tags_entities(self.predictor.model))
+
+    def has_head(self, route: str) -> bool:
+        """Whether the model has a head for one of the route's pipelines."""
         pipelines = ROUTE_PIPELINES.get(route, ())
         return not pipelines or self.predictor.model.head_for(*pipelines) is not None
 
@@ -127,8 +133,9 @@ class Service:
         if name is not None and name not in self.models:
             raise RequestError(404, "not_found", f"no model has that name: choose {', '.join(self.models)}")
         candidates = list(self.models.values()) if name is None else [self.models[name]]
-        if supporting := [one for one in candidates if one.supports(route)]:
-            return supporting[0]
+        for supporting in (ServedModel.supports, ServedModel.has_head):  # with a head only: the pipeline says why not
+            if found := next((one for one in candidates if supporting(one, route)), None):
+                return found
         needed = " or ".join(objectives_with(*ROUTE_PIPELINES[route]))
         heads = "; ".join(f"{one.name} has {', '.join(one.predictor.model.objectives) or 'none'}" for one in candidates)
         raise RequestError(422, "validation", f"/{route} needs a model with a {needed} head: {heads}")
@@ -249,7 +256,7 @@ class Service:
 
 
 def _forward_once(predictor: Predictor) -> bool:
-    return bool(np.isfinite(predictor.encode("health", pooling="mean")).all())
+    return bool(np.isfinite(predictor.encode("health", pooling="mean", prompt="")).all())
 
 
 async def _service_of(request: Request) -> Service:

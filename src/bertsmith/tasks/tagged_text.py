@@ -5,6 +5,7 @@ T tokens, W words, R token indices that the head reads, M words whose tags they 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -26,12 +27,15 @@ from bertsmith.types import Encoded
 
 Spans = tuple[tuple[int, int], ...]  # character span of each word
 # How a text without given words is split. word: at white space and punctuation, but `state-of-the-art` and `1,000.5`
-# are one; part: at all punctuation; character: every character.
+# are one; part: at all punctuation; character: every character. A CJK ideograph is always a word of its own.
 Unit = Literal["word", "part", "character"]
 # detect: the only scheme that all tags follow; lenient: any tags, interpreted like conlleval.
 FileScheme = Literal["detect", "IOB1", "IOB2", "IOBES", "BILOU", "lenient"]
 Numbers = NDArray[np.int64]
 OUTSIDE = "O"
+IDEOGRAPHS = re.compile(  # one of the ideographs that BERT's tokenizer separates, or a run of other characters
+    "[{0}]|[^{0}]+".format("\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ceaf\U0002f800-\U0002fa1f")
+)
 CHUNK = 1024  # texts that are encoded at a time: bounds the memory
 
 
@@ -71,8 +75,12 @@ def split_text(text: str, unit: Unit) -> Spans:
         return tuple((index, index + 1) for index in range(len(text)))
     text = replace_surrogates(text)
     if unit == "word":
-        return tuple((begin, end) for _, begin, end in split_words(text))
-    return tuple(span for _, span in BERT_PRETOKENIZER.pre_tokenize_str(text))
+        spans = [(begin, end) for _, begin, end in split_words(text)]
+    else:
+        spans = [span for _, span in BERT_PRETOKENIZER.pre_tokenize_str(text)]
+    if text.isascii():
+        return tuple(spans)
+    return tuple(part.span() for span in spans for part in IDEOGRAPHS.finditer(text, *span))
 
 
 def join_words(words: list[str], separator: str) -> tuple[str, Spans]:
@@ -174,7 +182,10 @@ def check_model_labels(labels: Sequence[str]) -> None:
     wrong = [label for label in labels if label != OUTSIDE and label[:2] not in ("B-", "I-")]
     if wrong or OUTSIDE not in labels:
         reason = f"{wrong[0]!r} is not a tag" if wrong else "O is missing"
-        raise DataError(f"this model's labels ({join_names(labels)}) are not IOB2 tags: {reason}")
+        raise DataError(
+            f"this model's labels ({join_names(labels)}) are not IOB2 tags ({reason}), which training and evaluation "
+            "need: use the commands ner or tag-words"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,20 +247,25 @@ def token_windows(tokens: int, *, size: int, overlap: int) -> list[tuple[int, in
     return list(zip(begins, borders, borders[1:], strict=False))
 
 
-def first_tokens(stream: Stream, offsets: NDArray[np.int32], *, characters: bool) -> Numbers:
+def first_tokens(stream: Stream, encoded: Encoded, *, characters: bool) -> Numbers:
     """The first token of each word [W]; -1 for white space and for words without a token.
 
-    Words can share a token. With `characters`, a character without a token that is not white space, such as a combining
-    mark, takes the token of the character before it.
+    A piece of only the space before a word, as in byte-level BPE, is its first token. Words can share a token. With
+    `characters`, a character without a token that is not white space, such as a combining mark, takes the token of the
+    character before it.
     """
+    offsets = encoded.offsets
     if not len(offsets):
         return np.full(len(stream.spans), -1, np.int64)
     begins, ends = stream.spans[:, 0], stream.spans[:, 1]
     token = np.searchsorted(np.maximum.accumulate(offsets[:, 1]), begins, "right")
     blank = np.array([stream.text[begin:end].isspace() for begin, end in stream.spans.tolist()], bool)
-    inside = (token < len(offsets)) & (offsets[np.minimum(token, len(offsets) - 1), 0] < ends)
+    known = np.minimum(token, len(offsets) - 1)
+    inside = (token < len(offsets)) & (offsets[known, 0] < ends)
     covered = inside & (begins < ends) & ~blank
-    first: Numbers = np.where(covered, token, -1)
+    before = np.maximum(known - 1, 0)
+    has_space = (offsets[before] == begins[:, None]).all(axis=1) & (encoded.words[before] == encoded.words[known])
+    first: Numbers = np.where(covered, token - has_space, -1)
     if characters:
         for word in np.flatnonzero(~covered & ~blank):
             if word and ends[word - 1] == begins[word]:
@@ -284,7 +300,7 @@ def word_features(
         ends = np.cumsum(flat.lengths)
         for stream, begin, end in zip(chunk, ends - flat.lengths, ends, strict=True):
             encoded = Encoded(flat.ids[begin:end], flat.offsets[begin:end], flat.words[begin:end])
-            tokens = first_tokens(stream, encoded.offsets, characters=characters)
+            tokens = first_tokens(stream, encoded, characters=characters)
             features += _stream_features(stream, encoded, tokens, classes, tokenizer, size=size, overlap=overlap)
     return features
 

@@ -175,6 +175,22 @@ class ClassificationTask(TextTask, LabelTask):
             raise ConfigError(f"main_metric=f1 needs one of the {len(self._labels)} labels: set positive=LABEL")
 
 
+class MultiLabelTask(ClassificationTask):
+    """Any number of labels for each text, each with its own probability; for predictions only."""
+
+    objective = "multi_label"
+
+    @property
+    def positive(self) -> str:
+        return self._positive
+
+    def prediction(self, example: Example, logits: NDArray[np.float64]) -> Prediction:
+        by_label = dict(zip(self.labels, (1 / (1 + np.exp(-logits))).tolist(), strict=True))
+        return Prediction(
+            [label for label, share in by_label.items() if share > 0.5], detail={"probabilities": by_label}
+        )
+
+
 class RegressionTask(TextTask):
     """A text or a pair gets a number. `threshold`: numbers from there on are a class, whose F1 is a metric too."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,25 +97,15 @@ class TokenClassificationTask(LabelTask):
     ) -> list[Prediction]:
         """IOB2 tags; `detail` has the entities, and as `unread` the indices of words without a token."""
         spans = [word_spans(example, self.unit) for example in examples]
-        begins = np.cumsum([0, *(len(words) for words in spans)])
-        predicted: list[str | None] = [None] * int(begins[-1])
-        scores = np.zeros(len(predicted))
-        for one, values in zip(features, logits, strict=True):
-            assert isinstance(one, WordFeatures), "features of another task"
-            assert np.shape(values) == (len(one.indices if one.indices is not None else ()), len(self.labels))
-            probabilities = softmax(np.asarray(values, np.float64))
-            best = probabilities.argmax(axis=1)
-            before = -1
-            for word, row in zip((begins[one.example_index] + one.words).tolist(), one.logit_rows, strict=True):
-                assert predicted[word] is None, "two features have the same word"
-                tag = self.labels[best[row]]
-                predicted[word] = tag if row != before else _continued(tag)
-                scores[word] = probabilities[row, best[row]]
-                before = row
-        return [
-            _prediction(example, words, predicted[begin:end], scores[begin:end])
-            for example, words, (begin, end) in zip(examples, spans, pairwise(begins.tolist()), strict=True)
-        ]
+        predictions = []
+        for example, words, some in zip(examples, spans, predict_words(spans, features, logits), strict=True):
+            predicted: list[str | None] = [None] * len(words)
+            scores = np.zeros(len(words))
+            for one in some:
+                tag = self.labels[one.number]
+                predicted[one.word], scores[one.word] = _continued(tag) if one.shared else tag, one.score
+            predictions.append(_prediction(example, words, predicted, scores))
+        return predictions
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """F1, precision and recall of entities, overall and by type, and the accuracy of tags."""
@@ -191,6 +181,36 @@ class TokenClassificationTask(LabelTask):
         sides = (golds, [prediction.value for prediction in predictions])
         gold, predicted = ([[tags[n] for n in some] for tags, some in zip(side, words, strict=True)] for side in sides)
         return gold, predicted
+
+
+class WordPrediction(NamedTuple):
+    """The predicted class of a word, by its first token."""
+
+    word: int
+    number: int  # of the class
+    score: float
+    shared: bool  # the token is also that of the word before
+
+
+def predict_words(
+    spans: Sequence[Spans], features: Sequence[Features], logits: Sequence[NDArray[np.float32]]
+) -> list[list[WordPrediction]]:
+    """The predictions for the words of each example, in order; words without a token have none."""
+    begins = np.cumsum([0, *map(len, spans)])
+    found: list[list[WordPrediction]] = [[] for _ in spans]
+    for one, values in zip(features, logits, strict=True):
+        assert isinstance(one, WordFeatures), "features of another task"
+        assert len(values) == len(one.indices if one.indices is not None else ())
+        probabilities = softmax(np.asarray(values, np.float64))
+        best = probabilities.argmax(axis=1)
+        words, before = begins[one.example_index] + one.words, -1
+        owners = np.searchsorted(begins, words, "right") - 1
+        for word, example, row in zip(words - begins[owners], owners, one.logit_rows, strict=True):
+            score = float(probabilities[row, best[row]])
+            found[example].append(WordPrediction(int(word), int(best[row]), score, bool(row == before)))
+            before = row
+    assert all(len({one.word for one in some}) == len(some) for some in found), "two features have the same word"
+    return [sorted(some) for some in found]
 
 
 def _prediction(example: Example, spans: Spans, predicted: list[str | None], scores: NDArray[np.float64]) -> Prediction:

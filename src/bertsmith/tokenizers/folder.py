@@ -145,6 +145,11 @@ class TokenizerFolder:
         """Tokens by id and merges, from tokenizer.json if there is one, else from vocab.json and merges.txt."""
         if self.definition:
             tokens, merges = self.vocabulary(), self.model.get("merges")
+        elif absent := [name for name in (BPE_VOCABULARY, MERGES) if not self.has(name)]:
+            raise DataError(
+                f"{self.path} has no {' and no '.join(absent)}, which {self.class_name} needs; "
+                f"if the tokenizer is of another class, name it as tokenizer_class in {CONFIG}"
+            )
         else:
             tokens = tokens_in_id_order(read_json(self.path / BPE_VOCABULARY), self.path / BPE_VOCABULARY)
             lines = read_text(self.path / MERGES).replace("\r\n", "\n").split("\n")

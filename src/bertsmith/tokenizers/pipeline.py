@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,9 @@ USUAL = {"padding": ("[PAD]", "<pad>"), "unknown": ("[UNK]", "<unk>"), "mask": (
 KEPT = ("bos_token", "eos_token", "padding_side", "clean_up_tokenization_spaces", "model_input_names")
 PROBES = ("a", "A", "1", "0")
 IGNORED = ("trim_offsets", "add_prefix_space")  # only offsets; a setting of tokenizer_config.json
+
+# Steps and values of normalizers that settings of BertTokenizer and AlbertTokenizer declare.
+DECLARED = ("NFKD", "StripAccents", "Lowercase", "lowercase", "strip_accents", "handle_chinese_chars")
 
 
 class Pipeline(Tokenizer):
@@ -109,9 +113,8 @@ def exact_tokenizer(contents: TokenizerFolder, kind: type[Tokenizer] | None, *, 
             reason = str(error)
         else:
             different = differences(tokenizer, theirs)
-            if named:  # settings of tokenizer_config.json replace the normalizer; transformers 5 adds an absent frame
-                bare = frame_of(theirs).single == ("a",)
-                different -= {"normalizer", "post_processor"} if bare else {"normalizer"}
+            if named:
+                different -= _replaced_by_the_class(tokenizer, theirs, different, contents)
             if not different:
                 return tokenizer
             reason = f"its {' and '.join(sorted(different))} is not that of {contents.class_name}"
@@ -119,6 +122,32 @@ def exact_tokenizer(contents: TokenizerFolder, kind: type[Tokenizer] | None, *, 
             notes.append(f"{folder.DEFINITION} is used as it is, as by transformers 4: {reason}")
     contents.notes[:] = notes
     return Pipeline.from_folder(contents)
+
+
+def _replaced_by_the_class(
+    tokenizer: Tokenizer, theirs: tokenizers.Tokenizer, different: set[str], contents: TokenizerFolder
+) -> set[str]:
+    """The sections that transformers builds from the class that a folder names, whatever its tokenizer.json has."""
+    replaced = set()
+    if "normalizer" in different and _undeclared(tokenizer.backend) == _undeclared(theirs):
+        replaced.add("normalizer")
+        contents.notes.append(
+            f"the settings of {contents.class_name} replace the normalizer of {folder.DEFINITION}, as by transformers"
+        )
+    if "post_processor" in different and frame_of(theirs).single == ("a",):
+        replaced.add("post_processor")
+        contents.notes.append(
+            f"texts get the special tokens of {contents.class_name}, as by transformers 5, although "
+            f"{folder.DEFINITION} adds none"
+        )
+    return replaced
+
+
+def _undeclared(backend: tokenizers.Tokenizer) -> Any:
+    """The normalizer without what tokenizer_config.json may declare."""
+    state = _state(backend.normalizer)
+    steps = [step for step in state.get("normalizers", []) if step["type"] not in DECLARED]
+    return steps if "normalizers" in state else {key: value for key, value in state.items() if key not in DECLARED}
 
 
 def _without_definition(contents: TokenizerFolder) -> tokenizers.Tokenizer:
@@ -136,7 +165,11 @@ def _without_definition(contents: TokenizerFolder) -> tokenizers.Tokenizer:
 def parse(contents: TokenizerFolder) -> tokenizers.Tokenizer:
     """The backend of a folder's tokenizer.json, without truncation and padding."""
     path = contents.path / folder.DEFINITION
+    normalizer = contents.section("normalizer")
     try:
+        for step in [normalizer, *(normalizer.get("normalizers") or [])]:
+            if step.get("type") == "Precompiled":
+                sentencepiece.check_characters_map(base64.b64decode(step["precompiled_charsmap"]))
         backend = tokenizers.Tokenizer.from_str(folder.read_text(path))
     except DataError:
         raise
@@ -152,8 +185,11 @@ def parse(contents: TokenizerFolder) -> tokenizers.Tokenizer:
 
 def frame_of(backend: tokenizers.Tokenizer) -> types.Frame:
     """The special tokens that a post-processor sets around one and two texts, read off the encoding of a text."""
-    probes = (*PROBES, *sorted(backend.get_vocab(with_added_tokens=False))[:1000])
-    text = next((text for text in probes if len(backend.encode(text, add_special_tokens=False))), None)
+
+    def found(texts: Iterable[str]) -> str | None:
+        return next((text for text in texts if len(backend.encode(text, add_special_tokens=False))), None)
+
+    text = found(PROBES) or found(sorted(backend.get_vocab(with_added_tokens=False))[:1000])
     if text is None:
         raise DataError("its tokenizer.json encodes no text: none of its tokens was found in a text")
     single, segments = _slots(backend.encode(text))
@@ -212,4 +248,6 @@ def _same(ours: Any, theirs: Any) -> bool:
 def _state(component: Any) -> dict[str, Any]:
     """The section of tokenizer.json of a component."""
     state: dict[str, Any] = json.loads(component.__getstate__()) if component is not None else {}
+    if state.get("type") == "BertNormalizer" and state["strip_accents"] is None:
+        state["strip_accents"] = state["lowercase"]
     return state

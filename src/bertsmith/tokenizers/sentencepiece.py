@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
@@ -18,7 +19,7 @@ from bertsmith.tokenizers.folder import TokenizerFolder
 from bertsmith.tokenizers.special_tokens import AddedTokens
 
 ALBERT_MODEL, XLM_ROBERTA_MODEL = "spiece.model", "sentencepiece.bpe.model"
-MOST_BYTES, MOST_PIECES = 1 << 26, 1 << 20
+MOST_BYTES, MOST_PIECES, MOST_TRIE_BYTES = 1 << 26, 1 << 20, 1 << 22
 TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 CONTROL, USER_DEFINED = 3, 4
 SPACE = "▁"
@@ -55,6 +56,8 @@ def read_model(path: Path) -> SentencePieceModel:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
     try:
         model = _model(data)
+        if model.characters_map:
+            check_characters_map(model.characters_map)
     except (ValueError, UnicodeDecodeError, struct.error) as error:
         raise DataError(f"{path} is not a SentencePiece model: {error}") from error
     if model.kind != "unigram" or model.byte_fallback:
@@ -62,9 +65,37 @@ def read_model(path: Path) -> SentencePieceModel:
         raise DataError(
             f"{path} is {found}: only unigram models without byte_fallback can be read without tokenizer.json"
         )
-    if not 0 < len(model.pieces) <= MOST_PIECES:
-        raise DataError(f"{path} has {len(model.pieces):,} pieces, expected 1 to {MOST_PIECES:,}")
+    if not model.pieces:
+        raise DataError(f"{path} is not a SentencePiece model: it has no pieces")
     return model
+
+
+def check_characters_map(data: bytes) -> None:
+    """A ValueError if a lookup in SentencePiece's compiled normalisation could leave its bounds.
+
+    It is the size of a trie, the trie as a double array of 32-bit units (darts-clone), and the texts that replace its
+    keys. The tokenizers library does not check what it looks up.
+    """
+    size = int.from_bytes(data[:4], "little")
+    if size % 4 or not 0 < size <= min(len(data) - 4, MOST_TRIE_BYTES):
+        raise ValueError(f"its characters map of {len(data):,} bytes has a trie of {size:,}")
+    units = np.frombuffer(data, "<u4", size // 4, offset=4).astype(np.int64)
+    texts = np.frombuffer(data, np.uint8, offset=4 + size)
+    labels, found, waiting = np.arange(1, 256), np.zeros(len(units), bool), [0]
+    found[0] = True
+    while waiting:
+        nodes, waiting = np.array(waiting[-1024:]), waiting[:-1024]
+        unit = units[nodes]
+        base = nodes ^ (unit >> 10 << ((unit & 512) >> 6))
+        if (base | 255).max() >= len(units):
+            raise ValueError("its characters map has a key outside of the trie")
+        values = units[base[(unit & 256 > 0) & (nodes > 0)]] & 0x7FFFFFFF
+        if len(values) and (values.max() >= len(texts) or (texts[values] & 0xC0 == 0x80).any()):
+            raise ValueError("its characters map has a key without a text")
+        children = base[:, None] ^ labels
+        new = np.unique(children[units[children] & 0x800000FF == labels])
+        waiting += new[~found[new]].tolist()
+        found[new] = True
 
 
 def note_rules(contents: TokenizerFolder, name: str, model: SentencePieceModel) -> None:
@@ -110,6 +141,8 @@ def _model(data: bytes) -> SentencePieceModel:
     model = SentencePieceModel()
     for number, value in _fields(data):
         if number == 1:  # a piece: text, score, type
+            if len(model.pieces) == MOST_PIECES:
+                raise ValueError(f"it has more than {MOST_PIECES:,} pieces")
             values = dict(_fields(_message(value)))
             (score,) = struct.unpack("<f", _message(values.get(2, bytes(4))))
             kind = values.get(3, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from itertools import islice, pairwise
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bertsmith.errors import UnknownWordsWarning
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded
 
@@ -16,6 +18,8 @@ MOST_WORDS = 20_000
 MOST_CHARACTERS = 10_000  # of one text
 GROUP = 16  # texts that are encoded at once
 EXAMPLES = 3
+MOST_SHOWN = 40  # characters of an example in a warning
+LIMIT = 0.02  # largest share of unknown words without a warning
 
 
 class UnknownWords(NamedTuple):
@@ -41,6 +45,36 @@ def unknown_words(tokenizer: Tokenizer, texts: Iterable[str], *, most_words: int
                     unknown[text[first:last].strip()] += 1
     share = unknown.total() / total if total else 0.0
     return UnknownWords(share, tuple(word for word, _ in unknown.most_common(EXAMPLES)))
+
+
+def check_unknown_words(
+    tokenizer: Tokenizer,
+    texts: Iterable[str],
+    *,
+    words: str = "the words",
+    question: str = "is it the tokenizer of this language?",
+) -> float:
+    """The share of unknown words of a sample of the texts; an `UnknownWordsWarning` if it exceeds 2 %."""
+    found = unknown_words(tokenizer, texts)
+    if found.share > LIMIT:
+        cut = [word if len(word) <= MOST_SHOWN else f"{word[:MOST_SHOWN]}…" for word in found.examples]
+        shown = ", ".join("".join(char if char.isprintable() else "\ufffd" for char in word) for word in cut)
+        message = f"{100 * found.share:.0f} % of {words} are unknown to this tokenizer, e.g. {shown}: {question}"
+        warnings.warn(message, UnknownWordsWarning, stacklevel=3)
+    return found.share
+
+
+def check_vocabulary(tokenizer: Tokenizer) -> float:
+    """Warns if words of the vocabulary itself are unknown: their case or accents are not those that texts get."""
+    if tokenizer.kind != "wordpiece":
+        return 0.0
+    own = [token for token in tokenizer.tokens() if token.isalpha()]
+    return check_unknown_words(
+        tokenizer,
+        own[:: len(own) // MOST_WORDS + 1],
+        words="the words of the vocabulary",
+        question="does the setting of case and accents (--cased or --uncased) match the vocabulary?",
+    )
 
 
 def _word_begins(text: str, encoded: Encoded) -> list[int]:

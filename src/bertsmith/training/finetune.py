@@ -97,7 +97,7 @@ def finetune(
                 encoder=model.encoder,
             )
             result = run_training(run, resume=resume, quiet=quiet, chart=chart, trackers=trackers)
-        return {"task": settings.name, "main": task.main_metric, **result}
+        return {"task": settings.name, "main": task.main_metric, "unknown_word_rate": data.unknown_word_rate, **result}
 
 
 def _make_loader(
@@ -196,6 +196,7 @@ class FinetuneRun(Run):
             "examples": data.examples,
             "features": len(data.train),
             "truncated": data.truncated,
+            "unknown_word_rate": data.unknown_word_rate,
             "dev_examples": len(data.dev),
             "mean_length": mean,
             "detected": dict(data.task.detected),

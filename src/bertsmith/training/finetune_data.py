@@ -22,6 +22,7 @@ from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives.objective import SelectedRows, objective_class, objectives_with
 from bertsmith.tasks.task import Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.tokenizers.unknown_words import check_unknown_words
 from bertsmith.training.distributed import World
 from bertsmith.training.prefetch import Prefetcher
 from bertsmith.training.recipe import FinetuneConfig
@@ -41,6 +42,7 @@ class TaskData:
     examples: int  # of train
     dev: list[Example]
     truncated: int  # training examples that were truncated
+    unknown_word_rate: float  # share of the words of a sample of the training texts
 
     @property
     def digest(self) -> str:
@@ -76,7 +78,13 @@ def prepare(settings: FinetuneConfig, task: Task, tokenizer: Tokenizer, *, posit
     features = task.rows(examples, tokenizer, max_length=length, training=True)
     if not features:
         raise DataError(f"{settings.name}: none of its {len(examples):,} training examples has a label")
-    return TaskData(task, length, features, len(examples), dev, len(truncated_examples(features)))
+    unknown = check_examples(tokenizer, examples)
+    return TaskData(task, length, features, len(examples), dev, len(truncated_examples(features)), unknown)
+
+
+def check_examples(tokenizer: Tokenizer, examples: Sequence[Example]) -> float:
+    """The share of unknown words of a sample of the examples; warns if there are many."""
+    return check_unknown_words(tokenizer, (text for example in examples for text in example.texts))
 
 
 def train_and_dev(settings: FinetuneConfig, task: Task) -> tuple[list[Example], list[Example]]:

@@ -38,6 +38,16 @@ def shape_overrides(encoder: Any, folder: str) -> list[str]:
     ]
 
 
+def with_shape(data: Any) -> Any:
+    """The values of a recipe file; with `start`, settings of the encoder that it leaves out are the folder's."""
+    start, given = (data.get("start"), data.get("encoder", {})) if isinstance(data, dict) else ("", {})
+    if not isinstance(start, str) or not start or not isinstance(given, dict) or not Path(start).is_dir():
+        return data
+    theirs = read_encoder(start)
+    kind = type(theirs).__module__.rpartition(".")[2]
+    return data | {"encoder": {"kind": kind, **_shape(theirs), **given} if given.get("kind", kind) == kind else given}
+
+
 def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[str]:
     """Copies the weights of a model folder into a model; returns notes for the user.
 

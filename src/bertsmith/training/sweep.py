@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -12,13 +13,13 @@ from typing import Any
 
 import torch
 
-from bertsmith.errors import ConfigError
+from bertsmith.errors import ConfigError, UnknownWordsWarning
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.reports.run_history import CHECKPOINTS, LAST, RunHistory, is_finished, read_run
 from bertsmith.system.durable import Disk, partial_path
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.training.finetune import finetune, open_with_head
-from bertsmith.training.finetune_data import TaskData, build_task, prepare
+from bertsmith.training.finetune_data import TaskData, build_task, check_examples, prepare, train_and_dev
 from bertsmith.training.recipe import FinetuneConfig
 
 BEST = "best"
@@ -41,7 +42,9 @@ class SweepRun:
         if not is_finished(self.folder, self.config):
             torch.compiler.reset()  # graphs of the previous model are not needed any more
             how: dict[str, Any] = {"device": self.device, "trackers": self.trackers, "lean": self.lean, "quiet": quiet}
-            finetune(self.config, self.folder, data=data, **how)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UnknownWordsWarning)  # the sweep warns once
+                finetune(self.config, self.folder, data=data, **how)
 
 
 def sweep_runs(
@@ -81,6 +84,8 @@ def sweep(
         )
     how: dict[str, Any] = {"device": device, "lean": lean, "trackers": tuple(trackers)}
     planned = sweep_runs(settings, output, learning_rates=learning_rates, seeds=seeds, **how)
+    if jobs > 1 and not any(run.folder.exists() for run in planned):  # the processes are silent
+        check_examples(open_with_head(settings, task)[1], train_and_dev(settings, task)[0])
     data: TaskData | None = None  # shared by all runs that are trained in this process
     results: list[dict[str, Any]] = []
     with closing(run_parallel(planned if jobs > 1 else [], jobs=jobs)) as parallel:
@@ -127,7 +132,8 @@ def _summary(settings: FinetuneConfig, main: str, results: list[dict[str, Any]],
     kept = _best(results, main)
     copy_model(Path(kept["run"]) / BEST, output / BEST)
     found = {"task": settings.name, "main": main, "learning_rates": rows, "runs": results}
-    return {**found, "kept": kept, "model": str(output / BEST)}
+    rate = read_run(Path(kept["run"])).facts.get("unknown_word_rate", 0.0)
+    return {**found, "unknown_word_rate": rate, "kept": kept, "model": str(output / BEST)}
 
 
 def _best(results: Sequence[dict[str, Any]], main: str) -> dict[str, Any]:

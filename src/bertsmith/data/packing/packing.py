@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.types import IGNORE_INDEX, Frame
+
+if TYPE_CHECKING:
+    from bertsmith.data.shards import Shards
 
 FOLDER = "bertsmith.data.packing"
 LONGEST = 65_535  # tokens of a row: lengths of samples are stored in two bytes

@@ -22,7 +22,7 @@ from bertsmith.nn import activations
 from bertsmith.objectives.objective import objective_class
 
 POOLER = "encoder.pooler"
-TEXT_HEADS = ("classify", "regress")
+TEXT_HEADS = ("classify", "regress", "multi_label")
 SUMMARY = {"summary_type": "first", "summary_use_proj": True}  # of multiple choice
 LM_HEADS = ("masked_lm", "causal_lm")  # two objectives with the same head
 PROJECTION = re.compile(r"embedding_hidden_mapping_in|embeddings_project")  # widens factorised embeddings
@@ -32,7 +32,7 @@ ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish"
 Names = str | tuple[str, ...]
 Shapes = Mapping[str, tuple[int, ...]]  # of the weights, by today's names in transformers
 
-TASK_HEADS = {**dict.fromkeys(("classify", "regress", "tag", "choose"), "classifier."), "span": "qa_outputs."}
+TASK_HEADS = {**dict.fromkeys((*TEXT_HEADS, "tag", "choose"), "classifier."), "span": "qa_outputs."}
 BLOCK, LAYER = "encoder.blocks.{}", "encoder.layer.{}"
 BERT_MODULES: dict[str, Names] = {
     "encoder.embeddings.tokens": "embeddings.word_embeddings",
@@ -169,7 +169,10 @@ class Family:
         try:
             return self.encoder(**settings)
         except ConfigError as error:
-            raise ConfigError(f"{reader.path}: {error}") from error
+            text = str(error)
+            for key, ours in {**SETTINGS, "pad_token_id": "padding_id", "num_hidden_groups": "groups"}.items():
+                text = re.sub(rf"\b{ours}=", f"{key}=", text)
+            raise ConfigError(f"{reader.path}: {text}") from error
 
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """The config's values as settings of our encoder."""
@@ -322,7 +325,7 @@ def task_architectures(classes: str) -> dict[str, tuple[str, ...]]:
 
 def task_modules(classifier: str = "classifier") -> dict[str, str]:
     """The weight names of fine-tuning heads; `classifier`: of the output layer for text classification."""
-    theirs = {"classify": classifier, "regress": classifier, "tag": "classifier", "choose": "classifier"}
+    theirs = {**dict.fromkeys(TEXT_HEADS, classifier), "tag": "classifier", "choose": "classifier"}
     return {f"objectives.{name}.head": head for name, head in (theirs | {"span": "qa_outputs"}).items()}
 
 

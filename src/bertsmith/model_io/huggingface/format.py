@@ -232,10 +232,10 @@ def _labels(reader: ConfigReader, *, count: int) -> tuple[str, ...]:
         if claimed != count:
             raise ConfigError(f"{path}: num_labels={shown(claimed)}, but the weights have {count} classes")
         return default_names(count)
-    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+    if not isinstance(table, dict) or not all(isinstance(name, str | int | float) for name in table.values()):
         raise ConfigError(f"{path}: id2label must map every class index to a name")
     if len(table) != count:
         raise ConfigError(f"{path}: id2label names {len(table)} classes, but the weights have {count}")
     if missing := [number for number in range(count) if str(number) not in table]:
         raise ConfigError(f"{path}: id2label has no name for class {missing[0]}")
-    return tuple(table[str(number)] for number in range(count))
+    return tuple(str(table[str(number)]) for number in range(count))

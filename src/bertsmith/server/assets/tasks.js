@@ -69,10 +69,18 @@ function renderEntities({ body, result }) {
   if (!result.length) return container(marked(body.inputs, []), element("p", {}, "No entities."));
   const legend = element("ul", { class: "legend", "aria-label": "entity types" }, ...groups.map((group) =>
     element("li", {}, element("i", { class: `swatch ${tone(groups, group)}` }), `${group} `, element("b", {}, String(result.filter((one) => one.entity_group === group).length)))));
-  const rows = result.map((one) => element("tr", {}, ...[one.word, one.entity_group, percent(one.score), `${one.start} – ${one.end}`].map((cell) => element("td", {}, cell))));
-  const head = element("tr", {}, ...["entity", "type", "score", "characters"].map((cell) => element("th", { scope: "col" }, cell)));
-  const table = element("div", { class: "wide", tabindex: "0" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
+  const table = spanTable(["entity", "type"], result.map((one) => ({ ...one, label: one.entity_group })));
   return container(marked(body.inputs, spans), legend, element("details", {}, element("summary", {}, `${result.length} entities`), table));
+}
+
+function spanTable(names, results) {
+  const rows = results.map((one) => element("tr", {}, ...[one.word, one.label, percent(one.score), `${one.start} – ${one.end}`].map((cell) => element("td", {}, cell))));
+  const head = element("tr", {}, ...[...names, "score", "characters"].map((cell) => element("th", { scope: "col" }, cell)));
+  return element("div", { class: "wide", tabindex: "0" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
+}
+
+function renderWords({ result }) {
+  return container(result.length ? spanTable(["word", "label"], result) : element("p", {}, "No words."));
 }
 
 function renderLabels({ result }) {
@@ -103,7 +111,8 @@ function renderChoices({ body, result }) {
 }
 
 function renderNextSentence({ result }) {
-  const bars = [["follows", result.is_next], ["does not follow", result.not_next]].map(([label, value]) => bar({ label, value, text: percent(value), best: value >= 0.5 }));
+  const names = result.objective === "sentence_order" ? { in_order: "in order", swapped: "swapped" } : { is_next: "follows", not_next: "does not follow" };
+  const bars = Object.entries(names).map(([key, label]) => bar({ label, value: result[key], text: percent(result[key]), best: result[key] >= 0.5 }));
   return container(...bars, ...note(lengthNote(result)));
 }
 
@@ -128,11 +137,20 @@ export const TASKS = [
   },
   {
     name: "ner", path: "ner", title: "Entities", button: "Find", render: renderEntities,
-    needs: "a model fine-tuned for token classification",
+    needs: "a model fine-tuned for token classification, with labels such as B-PER",
     command: "bertsmith finetune MODEL --task tagging --train FILE --dev FILE -o runs/entities",
     placeholder: "Marks people, places and the other entity types of the model.",
     fields: [{ ...TEXT, rows: 6 }],
     examples: [{ title: "English", text: "Ada Lovelace met Charles Babbage in London." }, { title: "한국어", text: "이순신은 서울에서 태어났다." }],
+    body: ({ text }) => ({ inputs: text }),
+  },
+  {
+    name: "tag-words", path: "tag-words", title: "Word labels", button: "Tag", render: renderWords,
+    needs: "a model fine-tuned for token classification",
+    command: "bertsmith finetune MODEL --task tagging --train FILE --dev FILE -o runs/entities",
+    placeholder: "Shows the label of each word, such as its part of speech.",
+    fields: [{ ...TEXT, rows: 6 }],
+    examples: [{ title: "English", text: "The smith hammers the hot iron." }, { title: "한국어", text: "대장장이가 쇠를 두드린다." }],
     body: ({ text }) => ({ inputs: text }),
   },
   {
@@ -171,9 +189,9 @@ export const TASKS = [
   },
   {
     name: "next-sentence", path: "next-sentence", title: "Next sentence", button: "Predict", render: renderNextSentence,
-    needs: "a model pre-trained with the objective next_sentence",
+    needs: "a model pre-trained with the objective next_sentence or sentence_order",
     command: "bertsmith pretrain bert/mini --data SHARDS -o runs/mine",
-    placeholder: "Shows the probability that the second text follows the first.",
+    placeholder: "Shows the probability that the second text follows the first, or that both are in order.",
     fields: [{ name: "first", label: "first", kind: "text", rows: 2 }, { name: "second", label: "second", kind: "text", rows: 2 }],
     examples: [{ title: "English", first: "The smith lit the fire.", second: "Soon the iron glowed." }, { title: "한국어", first: "대장장이가 불을 피웠다.", second: "곧 쇠가 달아올랐다." }],
     body: ({ first, second }) => ({ first, second }),
