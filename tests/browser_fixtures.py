@@ -42,9 +42,9 @@ class Reader(HTMLParser):
 
 def embedded(text: str) -> dict[str, Any]:
     """The JSON data that a page embeds."""
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, flags=re.DOTALL)
-    assert found
-    data: dict[str, Any] = json.loads(found[1])
+    result = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, flags=re.DOTALL)
+    assert result
+    data: dict[str, Any] = json.loads(result[1])
     return data
 
 

@@ -1,4 +1,4 @@
-"""The smallest world for fine-tuning: a model folder with random weights, and examples whose answers can be learned."""
+"""Fixtures of fine-tuning: a model folder with random weights, and learnable examples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUICK = ["epochs=6", "batch_size=16", "learning_rate=3e-3", "save_every=7", "max
 
 
 def tiny_model(base: Path) -> Path:
-    """A model folder with random weights and a tokenizer for the words of this world."""
+    """A model folder with random weights and a tokenizer for the words of the examples."""
     words = " ".join([*COLOURS, *METALS, "the smith has a thing of which is it and in 쇠 불 who where"])
     (base / "text.txt").write_text("\n\n".join([words] * 40), encoding="utf-8")
     prepare.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=120, workers=1, quiet=True)
@@ -49,31 +49,31 @@ def write(path: Path, rows: list[dict[str, object]]) -> Path:
 
 
 def made_up(kind: str, count: int, seed: int) -> list[dict[str, object]]:
-    """Examples whose answers stand in their texts."""
+    """Examples whose labels occur in their texts."""
     draw = random.Random(seed)
-    found: list[dict[str, object]] = []
+    result: list[dict[str, object]] = []
     for _ in range(count):
         colour, metal = draw.choice(COLOURS), draw.choice(METALS)
         text = f"the smith has {colour} {metal} {'불 ' * draw.randrange(4)}and a thing"
         if kind == "classification":
-            found.append({"text": text, "label": metal})
+            result.append({"text": text, "label": metal})
         elif kind == "pairs":
             other = draw.choice(METALS) if draw.random() < 0.5 else metal
-            found.append({"sentence1": text, "sentence2": f"it is {other}", "label": str(other == metal)})
+            result.append({"sentence1": text, "sentence2": f"it is {other}", "label": str(other == metal)})
         elif kind == "regression":
-            found.append({"text": text, "score": float(METALS.index(metal))})
+            result.append({"text": text, "score": float(METALS.index(metal))})
         elif kind == "choice":
             choices = draw.sample(METALS, 3)
             choices = [metal, *[one for one in choices if one != metal][:2]]
             draw.shuffle(choices)
-            found.append({"question": text, "choices": choices, "label": choices.index(metal)})
+            result.append({"question": text, "choices": choices, "label": choices.index(metal)})
         elif kind == "qa":
-            found.append({"question": "which metal", "context": text, "answer": metal})
+            result.append({"question": "which metal", "context": text, "answer": metal})
         else:
             words = text.split()
             tags = ["B-METAL" if word in METALS else "B-COLOUR" if word in COLOURS else "O" for word in words]
-            found.append({"tokens": words, "tags": tags})
-    return found
+            result.append({"tokens": words, "tags": tags})
+    return result
 
 
 def tuning_of(kind: str, model: Path, folder: Path, *changes: str, count: int = 64) -> FinetuneConfig:

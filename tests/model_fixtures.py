@@ -115,7 +115,7 @@ def randomize_weights(module: nn.Module, seed: int = 0, std: float = 0.3) -> Any
     return module
 
 
-def relative_difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+def relative_difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """The largest absolute difference, relative to the largest absolute value."""
-    assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
-    return float((ours - theirs).detach().abs().max() / theirs.detach().abs().max().clamp(min=1e-30))
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
+    return float((actual - expected).detach().abs().max() / expected.detach().abs().max().clamp(min=1e-30))

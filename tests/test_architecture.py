@@ -78,10 +78,10 @@ def test_the_root_holds_the_packages_of_the_architecture() -> None:
 
 def test_text_packages_do_not_import_torch() -> None:
     heavy = {
-        name: found
+        name: result
         for name, tree in TREES.items()
         if package_of(name) in WITHOUT_TORCH
-        and (found := {module.split(".")[0] for module in imported_modules(tree)} & {"torch", "transformers"})
+        and (result := {module.split(".")[0] for module in imported_modules(tree)} & {"torch", "transformers"})
     }
     assert not heavy
 

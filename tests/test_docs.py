@@ -35,9 +35,9 @@ def command_pages() -> Any:
 
 
 def test_every_command_and_option_is_on_a_page() -> None:
-    made = command_pages()
-    pages = made.pages()
-    commands = made.commands()
+    built = command_pages()
+    pages = built.pages()
+    commands = built.commands()
     assert {"pretrain", "tokenizer train", "runs show", "export"} <= set(commands)
     for name, command in commands.items():
         page = pages[f"{name.split()[0]}.md"]
@@ -56,21 +56,21 @@ def test_tables_of_command_pages_have_three_columns() -> None:
 
 
 def test_command_pages_are_written_only_when_they_change(tmp_path: Path) -> None:
-    made = command_pages()
+    built = command_pages()
     (tmp_path / "gone.md").write_text("a removed command")
-    made.write(tmp_path)
+    built.write(tmp_path)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    made.write(tmp_path)
+    built.write(tmp_path)
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
-    assert set(before) == set(made.pages())
+    assert set(before) == set(built.pages())
 
 
 def test_every_page_is_in_the_index() -> None:
     listed = (DOCS / "index.md").read_text(encoding="utf-8").splitlines()
     for page in DOCS.rglob("*.md"):
         name = str(page.relative_to(DOCS).with_suffix(""))
-        found = name in listed or (name.startswith("papers/") and "papers/*" in listed)
-        assert found or name == "index" or name.startswith(("commands/", "_build/")), (
+        result = name in listed or (name.startswith("papers/") and "papers/*" in listed)
+        assert result or name == "index" or name.startswith(("commands/", "_build/")), (
             f"{name} is in no toctree of index.md"
         )
 

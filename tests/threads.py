@@ -1,4 +1,4 @@
-"""So many threads for torch, and as many as before afterwards: sums over one and over two differ in their last bits."""
+"""Sets the number of torch threads temporarily: sums over one and over two threads differ in their last bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Within it torch computes in so many."""
+    """Limits torch to `count` threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -488,7 +488,7 @@ def test_transformers_can_be_fine_tuned_on_every_kind_of_task(kind: str, tiny: P
 
 
 def test_tasks_and_table(contest: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "known_peak", lambda device, dtype: 1e9)
+    monkeypatch.setattr(work, "cached_peak_flops", lambda device, dtype: 1e9)
     mrpc(contest / "tasks" / "glue", 32)
     nsmc(contest / "tasks" / "nsmc")
     arguments = [

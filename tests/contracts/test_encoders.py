@@ -63,14 +63,14 @@ def text_batch(kind: str, lengths: list[int], **options: Any) -> Batch:
 
 def hidden_by_text(encoder: Encoder, batch: Batch) -> list[Tensor]:
     """The last layer of each text."""
-    hidden = encoder(batch).last_hidden
+    corrupted = encoder(batch).last_hidden
     starts = batch.cls_positions.tolist()
     ends = [start + int((batch.sample_ids == number).sum()) for number, start in enumerate(starts)]
-    return [hidden[start:end] for start, end in zip(starts, ends, strict=True)]
+    return [corrupted[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
-def assert_close(ours: list[Tensor], theirs: list[Tensor]) -> None:
-    assert all(relative_difference(one, other) < 1e-5 for one, other in zip(ours, theirs, strict=True))
+def assert_close(actual: list[Tensor], expected: list[Tensor]) -> None:
+    assert all(relative_difference(one, other) < 1e-5 for one, other in zip(actual, expected, strict=True))
 
 
 @pytest.mark.parametrize(("kind", "change"), CASES)
@@ -101,8 +101,8 @@ class TestEveryEncoder:
         assert_close(hidden_by_text(encoder, packed.replace(input_ids=other_padding)), alone)
         assert_close(hidden_by_text(encoder, collate_unpadded(random_rows(LENGTHS, pairs=reads_pairs(kind)))), alone)
         longer = text_batch(kind, LENGTHS, length=60, shape=(11, 12)).replace(max_seqlen=40)
-        hidden = encoder(longer).last_hidden
-        assert_close([hidden[60 * row : 60 * row + length] for row, length in enumerate(LENGTHS)], alone)
+        corrupted = encoder(longer).last_hidden
+        assert_close([corrupted[60 * row : 60 * row + length] for row, length in enumerate(LENGTHS)], alone)
 
     def test_a_changed_token_changes_only_its_own_text_in_the_declared_direction(
         self, kind: str, change: dict[str, Any]
@@ -158,8 +158,8 @@ class TestEveryEncoder:
         torch.compiler.reset()  # encoders share code, and torch limits recompilations of one function
         compiled = torch.compile(encoder, fullgraph=True, backend="eager")
         indices = {"one": torch.tensor([3, 0, 0, 90])}
-        ours, theirs = (run(batch, indices=indices).at("one") for run in (compiled, encoder))
-        assert relative_difference(ours, theirs) < 1e-6
+        actual, expected = (run(batch, indices=indices).at("one") for run in (compiled, encoder))
+        assert relative_difference(actual, expected) < 1e-6
 
 
 def test_bert_is_among_them() -> None:
@@ -190,9 +190,9 @@ class BiLSTMEncoder(Encoder):
     ) -> Encoding:
         self.check(batch)
         selection = select_tokens(batch, indices, pool=False)
-        hidden = self.lstm(self.features(batch.input_ids[:, :, None].float()), (batch.document_ids > 0).sum(1))
-        hidden = hidden.flatten(0, 1)
-        last_hidden = hidden if selection.indices is None else hidden[selection.indices]
+        corrupted = self.lstm(self.features(batch.input_ids[:, :, None].float()), (batch.document_ids > 0).sum(1))
+        corrupted = corrupted.flatten(0, 1)
+        last_hidden = corrupted if selection.indices is None else corrupted[selection.indices]
         return Encoding(last_hidden=last_hidden, selections=selection.by_objective)
 
     def layer_groups(self) -> list[nn.Module]:

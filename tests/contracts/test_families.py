@@ -35,8 +35,8 @@ def built(family: Family, architecture: str) -> Model:
     plain = family.encoder(**small, causal="causal_lm" in heads)
     pools = Model.build(family.with_pooler(plain, readers=heads, stored=True), settings).objectives.values()
     readers = [head.name for head in pools if head.reads_pooled]
-    made = Model.build(family.with_pooler(plain, readers=readers, stored=False), settings)
-    return randomize_weights(made).eval()
+    created = Model.build(family.with_pooler(plain, readers=readers, stored=False), settings)
+    return randomize_weights(created).eval()
 
 
 @pytest.mark.parametrize(("name", "architecture"), CASES)
@@ -44,16 +44,16 @@ def test_weight_names_are_unique_and_reversible(name: str, architecture: str, tm
     family = huggingface.families()[name]
     model = built(family, architecture)
     heads = tuple(model.objectives)
-    theirs = [each for ours in model.state_dict() for each in family.transformers_names(ours, heads=heads)]
-    assert len(theirs) == len(set(theirs))
+    expected = [each for actual in model.state_dict() for each in family.transformers_names(actual, heads=heads)]
+    assert len(expected) == len(set(expected))
     prefixes = (family.prefix, family.pooler(heads), *family.head_prefixes(heads))
-    assert all(each.startswith(prefixes) for each in theirs)
+    assert all(each.startswith(prefixes) for each in expected)
     save_model(model, tokenizer(), tmp_path / "m")
-    again, _, facts = open_model(tmp_path / "m")
+    repeated, _, facts = open_model(tmp_path / "m")
     assert facts.architectures == (architecture,)
     assert facts.notes == ()
-    same_weights(model, again)
-    assert again.encoder.config == model.encoder.config
+    same_weights(model, repeated)
+    assert repeated.encoder.config == model.encoder.config
     written = json.loads((tmp_path / "m" / "config.json").read_text())
     assert written["model_type"] == family.model_type
     encoder, _, _ = open_model(tmp_path / "m", objectives=())
@@ -80,9 +80,9 @@ def test_wrong_sizes_are_refused(name: str, tmp_path: Path) -> None:
         before = json.loads((tmp_path / "m" / "config.json").read_text())[key]
         for wrong in (10**9, 0, "2", None):
             change_config(tmp_path / "m", **{key: wrong})
-            with pytest.raises((ConfigError, DataError)) as found:
+            with pytest.raises((ConfigError, DataError)) as result:
                 open_model(tmp_path / "m")
-            one_line(found, str(tmp_path / "m" / "config.json"), key)
+            one_line(result, str(tmp_path / "m" / "config.json"), key)
         change_config(tmp_path / "m", **{key: before})
     open_model(tmp_path / "m")
     change_weights(tmp_path / "m", lambda tensors: tensors.pop(max(tensors)))

@@ -1,4 +1,4 @@
-"""What every objective keeps to. A new file in objectives/ is tested here without being named."""
+"""The contract of every objective. A new file in objectives/ is tested here automatically."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def build(kind: str, **change: Any) -> Model:
 
 
 def batch_of(numbers: list[int], **how: Any) -> Batch:
-    """Some of the same twelve texts, whatever else is in the batch."""
+    """Some of the same twelve texts, independent of the rest of the batch."""
     rows = random_rows(LENGTHS)
-    labels, places = (
+    labels, positions = (
         {name: [values[number] for number in numbers] for name, values in table.items()} for table in (LABELS, PLACES)
     )
     some = [rows[number] for number in numbers]
-    return collate(some, length=40, sample_ids=numbers, labels=labels, indices=places, **how)
+    return collate(some, length=40, sample_ids=numbers, labels=labels, indices=positions, **how)
 
 
 def nothing(labels: torch.Tensor) -> torch.Tensor:
@@ -51,7 +51,7 @@ def nothing(labels: torch.Tensor) -> torch.Tensor:
 
 
 def guesses(labels: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Perfect answers to all that is asked, of the shape of real ones; and others that cost about 50."""
+    """Perfect logits for all labels, and wrong ones with a loss of about 50."""
     if labels.is_floating_point() and labels.ndim == 2:  # labels of their own
         return labels * 100 - 50, 50 - labels * 100
     if labels.is_floating_point():  # numbers
@@ -65,11 +65,11 @@ def guesses(labels: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def gradients(model: Model, parts: list[Batch]) -> tuple[dict[str, torch.Tensor], Loss]:
-    """Of the mean over all parts, as a trainer takes it: counts first, one division."""
+    """Gradients of the mean over all objectives, as in the trainer: counts first, one division."""
     model.zero_grad()
-    hidden = [model.corrupt(part) for part in parts]
-    counts = {name: sum(model.counts(part)[name] for part in hidden) for name in model.counts(hidden[0])}
-    losses = [model(part) for part in hidden]
+    corrupted = [model.corrupt(part) for part in parts]
+    counts = {name: sum(model.counts(part)[name] for part in corrupted) for name in model.counts(corrupted[0])}
+    losses = [model(part) for part in corrupted]
     for loss in losses:
         loss.total(counts).backward()
     total = losses[0]
@@ -82,10 +82,12 @@ def gradients(model: Model, parts: list[Batch]) -> tuple[dict[str, torch.Tensor]
 class TestEveryObjective:
     def test_counts_are_those_of_the_loss(self, kind: str) -> None:
         model = build(kind)
-        hidden = model.corrupt(batch_of(list(range(12)), shape=(14, 15)))
-        loss = model(hidden)
-        assert set(loss.sums) == set(loss.counts) == set(loss.weights) == set(model.counts(hidden)) >= set(loss.correct)
-        for name, count in model.counts(hidden).items():
+        corrupted = model.corrupt(batch_of(list(range(12)), shape=(14, 15)))
+        loss = model(corrupted)
+        assert (
+            set(loss.sums) == set(loss.counts) == set(loss.weights) == set(model.counts(corrupted)) >= set(loss.correct)
+        )
+        for name, count in model.counts(corrupted).items():
             assert int(count) == int(loss.counts[name]) > 0
             assert 0 <= int(loss.correct.get(name, 0)) <= int(count)
             assert loss.sums[name] > 0
@@ -98,7 +100,7 @@ class TestEveryObjective:
         )
         assert set(whole) == set(parts)
         for name, gradient in whole.items():
-            # what all choices have in common changes nothing: such gradients are zero but for rounding
+            # a shift common to all choices has no effect: such gradients are zero up to rounding
             assert torch.allclose(parts[name], gradient, rtol=0, atol=1e-9 * gradient.abs().max().item() + 1e-15), name
         for name in loss.sums:
             assert same.sums[name].item() == pytest.approx(loss.sums[name].item(), rel=1e-12)
@@ -111,25 +113,25 @@ class TestEveryObjective:
     ) -> None:
         model = build(kind)
         objective = model.objectives[kind]
-        hidden = model.corrupt(batch_of(list(range(12))))
-        real = model.predict(hidden, kind)
-        right, wrong = guesses(hidden.labels[kind], real)
+        corrupted = model.corrupt(batch_of(list(range(12))))
+        real = model.predict(corrupted, kind)
+        right, wrong = guesses(corrupted.labels[kind], real)
         encoding = Encoding(last_hidden=torch.zeros(1, 32), selections={})
         for logits, correct, cost in ((right, 1.0, 0.0), (wrong, 0.0, 50.0)):
             monkeypatch.setattr(objective, "predict", lambda *_, logits=logits: logits)
-            loss = objective.loss(encoding, hidden, model.encoder.token_embeddings)
+            loss = objective.loss(encoding, corrupted, model.encoder.token_embeddings)
             assert (loss.sums[kind] / loss.counts[kind]).item() == pytest.approx(cost, abs=0.02 * cost + 1e-4)
             assert kind not in loss.correct or int(loss.correct[kind]) == correct * int(loss.counts[kind])
 
     def test_corruption_is_seeded_and_spares_special_tokens(self, kind: str) -> None:
         model, batch = build(kind), batch_of(list(range(12)))
-        hidden, again = model.corrupt(batch), model.corrupt(batch)
-        assert torch.equal(hidden.input_ids, again.input_ids)
-        assert torch.equal(hidden.labels[kind], again.labels[kind])
-        assert torch.equal(hidden.input_ids[batch.special_mask], batch.input_ids[batch.special_mask])
+        corrupted, repeated = model.corrupt(batch), model.corrupt(batch)
+        assert torch.equal(corrupted.input_ids, repeated.input_ids)
+        assert torch.equal(corrupted.labels[kind], repeated.labels[kind])
+        assert torch.equal(corrupted.input_ids[batch.special_mask], batch.input_ids[batch.special_mask])
         for field in dataclasses.fields(batch):
             if isinstance(before := getattr(batch, field.name), torch.Tensor) and field.name != "input_ids":
-                assert torch.equal(getattr(hidden, field.name), before), field.name
+                assert torch.equal(getattr(corrupted, field.name), before), field.name
         assert set(batch.labels) == set(LABELS), "the batch itself is as it was"
 
     def test_shapes_do_not_depend_on_values(self, kind: str) -> None:
@@ -137,12 +139,12 @@ class TestEveryObjective:
         batches = []
         for lengths in ([40] * 6, [5, 9, 33, 12, 5, 40]):
             rows = random_rows(lengths)
-            labels, places = random_labels(rows)
-            batches.append(model.corrupt(collate(rows, length=40, shape=(6, 6), labels=labels, indices=places)))
+            labels, positions = random_labels(rows)
+            batches.append(model.corrupt(collate(rows, length=40, shape=(6, 6), labels=labels, indices=positions)))
         one, other = batches
         assert one.labels[kind].shape == other.labels[kind].shape
-        assert {name: places.shape for name, places in one.indices.items()} == {
-            name: places.shape for name, places in other.indices.items()
+        assert {name: positions.shape for name, positions in one.indices.items()} == {
+            name: positions.shape for name, positions in other.indices.items()
         }
 
     def test_the_weight_scales_the_loss(self, kind: str) -> None:
@@ -154,18 +156,18 @@ class TestEveryObjective:
 
     def test_a_batch_without_labels_has_zero_loss(self, kind: str) -> None:
         model = build(kind)
-        hidden = model.corrupt(batch_of([0, 1]))
-        loss = model(hidden.replace(labels={name: nothing(labels) for name, labels in hidden.labels.items()}))
+        corrupted = model.corrupt(batch_of([0, 1]))
+        loss = model(corrupted.replace(labels={name: nothing(labels) for name, labels in corrupted.labels.items()}))
         assert loss.mean().item() == 0
 
     def test_corrupt_and_forward_compile_to_one_graph(self, kind: str) -> None:
         model = build(kind).eval()
 
         def step(batch: Batch) -> tuple[torch.Tensor, Loss]:
-            hidden = model.corrupt(batch)
-            return model.counts(hidden)[kind], model(hidden)
+            corrupted = model.corrupt(batch)
+            return model.counts(corrupted)[kind], model(corrupted)
 
-        torch.compiler.reset()  # objectives share code, and torch compiles the same code only so often
+        torch.compiler.reset()  # objectives share code, and torch limits recompilations of the same code
         compiled = torch.compile(step, fullgraph=True, backend="eager")
         batch = batch_of(list(range(12)), pack=True)
         count, loss = compiled(batch)
@@ -173,5 +175,5 @@ class TestEveryObjective:
         assert loss.mean().item() == pytest.approx(model(model.corrupt(batch)).mean().item(), rel=1e-6)
 
 
-def test_berts_objectives_are_among_them() -> None:
+def test_berts_objectives_are_included() -> None:
     assert {"masked_lm", "next_sentence", "causal_lm"} <= set(KINDS)

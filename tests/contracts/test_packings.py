@@ -34,7 +34,7 @@ from bertsmith.types import IGNORE_INDEX, Vocabulary
 KINDS = config.kinds(FOLDER)
 LENGTH = 48
 DOCUMENTS = [*some_documents(11, documents=120), [1], [300], [1, 200, 1], [2] * 300]
-# What a run is fed must never change: a packing whose hash moves is another packing, and no run could be resumed.
+# Training data must never change: with another hash, existing runs could not be resumed.
 GOLDEN = {
     "full_sentences": "41cff6bb326a1f94",
     "full_sentences across_documents": "289d8905857e3248",
@@ -53,7 +53,7 @@ GOLDEN = {
 
 
 def other_settings(kind: str) -> list[dict[str, Any]]:
-    """No change; then every switch turned, and every share made 0, one at a time; then all switches."""
+    """The defaults; then every boolean inverted and every share set to 0, one at a time; then all booleans."""
     fields = dataclasses.fields(config.find_kind(FOLDER, kind).Config)
     switches = [{item.name: not item.default} for item in fields if isinstance(item.default, bool)]
     shares = [{item.name: 0.0} for item in fields if isinstance(item.default, float)]
@@ -82,26 +82,26 @@ def build(kind: str, change: dict[str, Any], shards: Shards, *, seed: int = 1, m
 
 
 def straight(kind: str) -> dict[str, Any]:
-    """Settings with which nothing is exchanged for text from elsewhere."""
+    """Settings without replacement by text from elsewhere."""
     names = {item.name for item in dataclasses.fields(config.find_kind(FOLDER, kind).Config)}
     return {"random_next": 0.0} if "random_next" in names else {}
 
 
 def joined(batches: list[PackedBatch]) -> PackedBatch:
-    """Batches one behind the other as one."""
-    places = np.cumsum([0, *(batch.input_ids.size for batch in batches)]).tolist()
+    """Concatenated batches."""
+    indices = np.cumsum([0, *(batch.input_ids.size for batch in batches)]).tolist()
     fields = {name: np.concatenate([batch.arrays[name] for batch in batches]) for name in batches[0].arrays}
     fields["cls_positions"] = np.concatenate(
         [
-            np.where(batch.cls_positions < 0, -1, batch.cls_positions + place)
-            for batch, place in zip(batches, places[:-1], strict=True)
+            np.where(batch.cls_positions < 0, -1, batch.cls_positions + position)
+            for batch, position in zip(batches, indices[:-1], strict=True)
         ]
     )
     begins = [
-        batch.cu_seqlens[batch.cu_seqlens < batch.input_ids.size] + place
-        for batch, place in zip(batches, places, strict=False)
+        batch.cu_seqlens[batch.cu_seqlens < batch.input_ids.size] + position
+        for batch, position in zip(batches, indices, strict=False)
     ]
-    fields["cu_seqlens"] = np.full(sum(len(batch.cu_seqlens) - 1 for batch in batches) + 1, places[-1], np.int32)
+    fields["cu_seqlens"] = np.full(sum(len(batch.cu_seqlens) - 1 for batch in batches) + 1, indices[-1], np.int32)
     fields["cu_seqlens"][: sum(map(len, begins))] = np.concatenate(begins)
     labels = {name: np.concatenate([batch.labels[name] for batch in batches]) for name in batches[0].labels}
     tokens = sum(batch.tokens for batch in batches)
@@ -112,7 +112,7 @@ def joined(batches: list[PackedBatch]) -> PackedBatch:
 class TestEveryPacking:
     def test_any_step_equals_the_one_reached_in_order(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
         packing = build(kind, change, shards)
-        rows = packing.rows_per_epoch // 3 + 1  # so that steps reach over the ends of epochs
+        rows = packing.rows_per_epoch // 3 + 1  # so that steps cross epoch boundaries
         whole = packing.rows(0, 7 * rows)
         assert same(joined([packing.batch(step, batch_size=rows) for step in range(7)]), whole)
         assert same(packing.batch(5, batch_size=rows), build(kind, change, shards).batch(5, batch_size=rows))
@@ -172,9 +172,9 @@ class TestEveryPacking:
             batch.cu_seqlens.tolist() == cu_seqlens_of(batch.document_ids, sequences=len(batch.cu_seqlens) - 1).tolist()
         )
         firsts = batch.cls_positions.reshape(40, packing.texts_per_row)
-        found = [firsts[text.row, text.turn - 1] - LENGTH * text.row for text in texts]
+        result = [firsts[text.row, text.turn - 1] - LENGTH * text.row for text in texts]
         begins = [np.flatnonzero(batch.sample_ids[text.row] == text.sample)[0] for text in texts]
-        assert found == begins
+        assert result == begins
         assert (firsts >= 0).sum() == len(texts)
         for labels in batch.labels.values():
             assert (labels[batch.cls_positions < 0] == IGNORE_INDEX).all()
@@ -183,7 +183,7 @@ class TestEveryPacking:
         packing = build(kind, {**change, **straight(kind)}, shards)
         batch = packing.rows(0, packing.rows_per_epoch)
         tokens = np.sort(batch.input_ids[~batch.special_mask]) - FIRST
-        if packing.padding_fraction == 0:  # what does not fill a row waits for the next epoch
+        if packing.padding_fraction == 0:  # tokens that do not fill a row wait for the next epoch
             assert np.array_equal(tokens, np.arange(len(tokens)))
             assert shards.tokens - LENGTH < len(tokens) <= shards.tokens
         else:
@@ -203,7 +203,7 @@ class TestEveryPacking:
         rows = min(packing.rows_per_epoch, other.rows_per_epoch)
         assert (first.input_ids[:rows] == other.rows(0, rows).input_ids).mean() < 0.3
 
-    def test_a_far_step_is_fast(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
+    def test_a_late_step_is_as_fast_as_an_early_one(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
         packing = build(kind, change, shards)
         begin = time.perf_counter()
         batch = packing.batch(10**6, batch_size=256)
@@ -214,19 +214,19 @@ class TestEveryPacking:
         packing = build(kind, {**change, **straight(kind)}, shards)
         vocabulary = Vocabulary(size=shards.vocab_size, mask_id=3, special_ids=tuple(range(FIRST)))
         objective = MaskedLM().build(BuildContext(width=8, vocab_size=shards.vocab_size, vocabulary=vocabulary))
-        hidden = []
+        corrupted = []
         for epoch in range(2):
             batch = from_packed(packing.rows(epoch * packing.rows_per_epoch, packing.rows_per_epoch))
-            asked = objective.corrupt(batch)
-            labels = asked.labels["masked_lm"]
-            hidden.append(set(labels[labels != IGNORE_INDEX].tolist()))
-            assert torch.equal(asked.input_ids[batch.special_mask], batch.input_ids[batch.special_mask])
-        share = len(hidden[0] & hidden[1]) / len(hidden[0])
+            labelled = objective.corrupt(batch)
+            labels = labelled.labels["masked_lm"]
+            corrupted.append(set(labels[labels != IGNORE_INDEX].tolist()))
+            assert torch.equal(labelled.input_ids[batch.special_mask], batch.input_ids[batch.special_mask])
+        share = len(corrupted[0] & corrupted[1]) / len(corrupted[0])
         assert 0.1 < share < 0.2, "15 % of what is hidden once is hidden again"
 
 
 @pytest.mark.parametrize(("kind", "change"), CASES)
-def test_golden(kind: str, change: dict[str, Any], tmp_path: Path) -> None:
+def test_golden_hashes(kind: str, change: dict[str, Any], tmp_path: Path) -> None:
     packing = build(kind, change, make_shards(tmp_path / "set", fixed_documents(), documents_per_part=30), seed=1234)
     batches = [packing.batch(step, batch_size=16) for step in (0, 1, 5, 1000)]
     assert fingerprint(batches) == GOLDEN[" ".join([kind, *change])]
@@ -239,7 +239,7 @@ def test_little_padding(kind: str, length: int, prose: Shards) -> None:
     batch = packing.rows(0, packing.rows_per_epoch)
     most = (
         0.1 if (kind, length) == ("ordered_pairs", 128) else 0.02
-    )  # it cuts no sentence: the cut would tell the order
+    )  # it does not cut sentences: a cut would reveal the order
     assert 1 - batch.tokens / batch.input_ids.size < most
     assert packing.padding_fraction < most
 

@@ -47,9 +47,9 @@ def _logits(task: Task, features: Features) -> NDArray[np.float32]:
     if task.objective == "choose":
         return np.eye(len(features.rows), dtype=np.float32)[features.target]
     if task.objective == "span":
-        found = np.zeros((len(features.rows[0]), 2), np.float32)
-        found[list(features.target), [0, 1]] = 1
-        return found
+        result = np.zeros((len(features.rows[0]), 2), np.float32)
+        result[list(features.target), [0, 1]] = 1
+        return result
     return np.eye(len(task.head_config()["labels"]), dtype=np.float32)[features.target]
 
 
@@ -134,9 +134,9 @@ def test_a_missing_split_is_a_one_line_error(task: Task) -> None:
 def test_every_example_has_its_source(task: Task) -> None:
     for split in ("train", "dev"):
         for example in task.examples(split):
-            file, _, place = example.source.partition(":")
+            file, _, position = example.source.partition(":")
             assert Path(file).is_file()
-            assert place.strip()
+            assert position.strip()
 
 
 @pytest.mark.parametrize("name", SAMPLES)

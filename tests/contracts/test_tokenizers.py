@@ -1,4 +1,4 @@
-"""What every kind of tokenizer promises, for each file of `bertsmith.tokenizers` that is a kind."""
+"""The contract of every tokenizer kind in `bertsmith.tokenizers`."""
 
 from __future__ import annotations
 
@@ -86,8 +86,12 @@ def test_damaged_folders_are_refused_or_read_but_never_crash(tokenizer: Tokenize
     refused = 0
     for name, content in tokenizer.files().items():
         for _ in range(12):
-            place = draw.randrange(len(content))
-            damages = [content[:place], content[:place] + b"}" + content[place + 1 :], content.replace(b"0", b'"x"', 3)]
+            position = draw.randrange(len(content))
+            damages = [
+                content[:position],
+                content[:position] + b"}" + content[position + 1 :],
+                content.replace(b"0", b'"x"', 3),
+            ]
             (tmp_path / name).write_bytes(draw.choice([*damages, b"", b"{}", b"[]", b"\xff"]))
             try:
                 load(tmp_path).encode("the smith")
@@ -138,7 +142,7 @@ def test_spellings_of_special_tokens_in_a_text_are_text(tokenizer: Tokenizer) ->
         assert read.count(tokenizer.token_to_id(token)) == 2
 
 
-def test_the_fast_road_gives_the_ids_of_the_slow_one(tokenizer: Tokenizer) -> None:
+def test_the_fast_path_gives_the_ids_of_the_slow_one(tokenizer: Tokenizer) -> None:
     noise = random.Random(7)
     alphabet = "".join(TEXTS) + CORPUS[:300] + "'’\u00a0\u3000   "
     texts = TEXTS + ["".join(noise.choices(alphabet, k=noise.randrange(40))) for _ in range(1500)]
@@ -172,10 +176,10 @@ def test_offsets_point_at_the_text(tokenizer: Tokenizer) -> None:
     text = "the smith  heats 서울의 iron"
     encoded = tokenizer.encode(text)
     for word in set(encoded.words.tolist()):
-        places = encoded.offsets[encoded.words == word]
-        assert text[places[:, 0].min() : places[:, 1].max()].strip() in {"", *text.split()}
-    covered = {place for begin, end in encoded.offsets.tolist() for place in range(begin, end)}
-    assert {place for place, character in enumerate(text) if character != " "} <= covered
+        positions = encoded.offsets[encoded.words == word]
+        assert text[positions[:, 0].min() : positions[:, 1].max()].strip() in {"", *text.split()}
+    covered = {position for begin, end in encoded.offsets.tolist() for position in range(begin, end)}
+    assert {position for position, character in enumerate(text) if character != " "} <= covered
 
 
 def test_words_are_counted_from_0(tokenizer: Tokenizer) -> None:
@@ -185,7 +189,7 @@ def test_words_are_counted_from_0(tokenizer: Tokenizer) -> None:
         assert set(np.diff(words).tolist()) <= {0, 1}
 
 
-def test_lone_surrogates_are_taken_for_broken_characters(tokenizer: Tokenizer) -> None:
+def test_lone_surrogates_become_replacement_characters(tokenizer: Tokenizer) -> None:
     broken, mended = "iron \ud83d and\udc00 rod", "iron \ufffd and\ufffd rod"
     assert_same(tokenizer.encode(broken), tokenizer.encode(mended))
     assert_same(tokenizer.encode_batch([broken])[0], tokenizer.encode(mended))
@@ -212,7 +216,7 @@ def test_frames_hold_both_texts(tokenizer: Tokenizer) -> None:
         assert len(row.segment_ids) == len(row.ids) == len(row)
 
 
-def test_frames_are_cut_to_length(tokenizer: Tokenizer) -> None:
+def test_frames_are_truncated_to_the_length(tokenizer: Tokenizer) -> None:
     a, b = tokenizer.encode("the smith heats the iron " * 3), tokenizer.encode("쇠는 단단하다 and cold")
     whole = len(tokenizer.frame(a, b, max_length=500))
     for length in range(whole - len(a) - len(b), whole + 1):
@@ -226,7 +230,7 @@ def test_frames_are_cut_to_length(tokenizer: Tokenizer) -> None:
         tokenizer.frame(a, b, max_length=specials - 1)
 
 
-def test_decoding_gives_simple_text_back(tokenizer: Tokenizer) -> None:
+def test_simple_text_round_trips(tokenizer: Tokenizer) -> None:
     text = "the smith heats the iron"
     row = tokenizer.frame(tokenizer.encode(text), max_length=200)
     assert tokenizer.decode(row.ids) == text
@@ -238,15 +242,15 @@ def test_decoding_gives_simple_text_back(tokenizer: Tokenizer) -> None:
 
 def test_threads_share_a_tokenizer(tokenizer: Tokenizer) -> None:
     shared = pickle.loads(pickle.dumps(tokenizer))
-    shared._cache.limit = 20  # so that tables change under the threads' feet
+    shared._cache.limit = 20  # so that caches change during the threads
     texts = [f"{text} {number}" for text in TEXTS for number in range(8)]
     expected = [tokenizer.encode_ids([text])[0].tolist() for text in texts]
     marked = f"the {tokenizer.special_tokens.padding} iron"
 
     def work(seed: int) -> bool:
         order = random.Random(seed).sample(range(len(texts)), len(texts))
-        right = [shared.encode_ids([texts[place]])[0].tolist() == expected[place] for place in order]
-        slow = [shared.encode(texts[place]).ids.tolist() == expected[place] for place in order[:30]]
+        right = [shared.encode_ids([texts[position]])[0].tolist() == expected[position] for position in order]
+        slow = [shared.encode(texts[position]).ids.tolist() == expected[position] for position in order[:30]]
         read = shared.encode(marked, parse_special_tokens=seed % 2 == 0).ids.tolist()
         return all(right) and all(slow) and (tokenizer.padding_id in read) == (seed % 2 == 0)
 
@@ -255,7 +259,7 @@ def test_threads_share_a_tokenizer(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("name", kinds())
-def test_nothing_to_learn_from_is_an_error(name: str) -> None:
+def test_an_empty_training_text_is_an_error(name: str) -> None:
     learn: Callable[..., Tokenizer] = kind(name).config().train
     with pytest.raises(BertsmithError, match="no words"):
         learn({}, vocab_size=700)
@@ -266,14 +270,14 @@ def assert_same(one: object, other: object) -> None:
         assert getattr(one, field).tolist() == getattr(other, field).tolist()
 
 
-def test_flat_arrays_are_what_encode_batch_gives(tokenizer: Tokenizer) -> None:
+def test_flat_arrays_equal_encode_batch(tokenizer: Tokenizer) -> None:
     encode = BatchEncoder(tokenizer)
     lines = CORPUS.splitlines()[:12]
     chance = random.Random(0)
     mixed = ["".join(chance.choices("".join(TEXTS) + " \n", k=60)) for _ in range(60)]
     for texts in ([*TEXTS, *lines], lines[::-1], TEXTS[4:], mixed, [" ".join(TEXTS)], [""], [" \n "], ["a\ud800b"]):
-        found, expected = encode(texts), tokenizer.encode_batch(texts)
-        assert found.lengths.tolist() == [len(one) for one in expected]
-        assert np.array_equal(found.ids, np.concatenate([one.ids for one in expected]))
-        assert np.array_equal(found.offsets, np.concatenate([one.offsets for one in expected]))
-        assert np.array_equal(found.words, np.concatenate([one.words for one in expected]))
+        result, expected = encode(texts), tokenizer.encode_batch(texts)
+        assert result.lengths.tolist() == [len(one) for one in expected]
+        assert np.array_equal(result.ids, np.concatenate([one.ids for one in expected]))
+        assert np.array_equal(result.offsets, np.concatenate([one.offsets for one in expected]))
+        assert np.array_equal(result.words, np.concatenate([one.words for one in expected]))

@@ -131,14 +131,14 @@ def test_labels_of_each_type() -> None:
 
 
 def test_indices_and_their_labels() -> None:
-    rows, places, labels = random_rows([5, 8, 3]), [[1, 3], [], [2]], [[7, 8], [], [9]]
-    batch = collate(rows, length=8, pack=True, indices={"tag": places}, labels={"tag": labels})
+    rows, positions, labels = random_rows([5, 8, 3]), [[1, 3], [], [2]], [[7, 8], [], [9]]
+    batch = collate(rows, length=8, pack=True, indices={"tag": positions}, labels={"tag": labels})
     assert batch.indices["tag"].tolist() == [1, 3, 5 + 2], "the third row sits behind the first"
     assert batch.labels["tag"].tolist() == [7, 8, 9]
-    filled = collate(rows, length=8, pack=True, indices={"tag": places}, labels={"tag": labels}, shape=(2, 3, 5))
+    filled = collate(rows, length=8, pack=True, indices={"tag": positions}, labels={"tag": labels}, shape=(2, 3, 5))
     assert filled.indices["tag"].tolist() == [1, 3, 7, 0, 0]
     assert filled.labels["tag"].tolist() == [7, 8, 9, IGNORE_INDEX, IGNORE_INDEX]
-    roomy = collate(rows, length=8, indices={"tag": places}, shape=(4, 3))
+    roomy = collate(rows, length=8, indices={"tag": positions}, shape=(4, 3))
     assert roomy.indices["tag"].shape == (32,)
     assert roomy.indices["tag"][:3].tolist() == [1, 3, 18]
     assert roomy.labels == {}

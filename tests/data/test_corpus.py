@@ -68,9 +68,9 @@ def test_no_character_is_lost_or_moved(
     tmp_path_factory: pytest.TempPathFactory, text: str, longest: int, layout: str
 ) -> None:
     path = written(tmp_path_factory.getbasetemp(), "property.txt", text)
-    found = texts(path, format=layout, max_characters=longest)
-    assert "".join("".join(found).split()) == "".join(text.split())
-    assert all(0 < len(one) <= longest and one == one.strip() for one in found)
+    result = texts(path, format=layout, max_characters=longest)
+    assert "".join("".join(result).split()) == "".join(text.split())
+    assert all(0 < len(one) <= longest and one == one.strip() for one in result)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_files_are_found_once_and_in_order(tmp_path: Path) -> None:
     names = ["b/2.txt", "b/10.txt", "a.txt", "b/c/3.txt", ".hidden/4.txt", "b/.5.txt"]
     paths = {name: written(tmp_path, name, "x") for name in names}
     (tmp_path / "b" / "round").symlink_to(tmp_path, target_is_directory=True)
-    found = find_files([tmp_path / "b", tmp_path, paths["a.txt"], f"{tmp_path}/**/2.txt"])
-    assert found == [paths["b/10.txt"], paths["b/2.txt"], paths["b/c/3.txt"], tmp_path / "b" / "round" / "a.txt"]
+    result = find_files([tmp_path / "b", tmp_path, paths["a.txt"], f"{tmp_path}/**/2.txt"])
+    assert result == [paths["b/10.txt"], paths["b/2.txt"], paths["b/c/3.txt"], tmp_path / "b" / "round" / "a.txt"]
     assert find_files([paths["a.txt"], tmp_path / "b"])[0] == paths["a.txt"]
     assert find_files([paths[".hidden/4.txt"]]) == [paths[".hidden/4.txt"]]
 

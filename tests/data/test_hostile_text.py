@@ -36,11 +36,11 @@ BROKEN = [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80", b"\xc0\x80
 
 
 def hostile_bytes(draw: random.Random) -> bytes:
-    """A few scraps, and in every second string bytes that are not UTF-8, or one byte of it turned."""
+    """A few fragments; every second string has bytes that are not UTF-8, or one flipped byte."""
     data = bytearray("".join(draw.choices(SCRAPS, k=draw.randint(0, 12))).encode())
     if draw.random() < 0.25:
-        place = draw.randint(0, len(data))
-        data[place:place] = draw.choice(BROKEN)
+        position = draw.randint(0, len(data))
+        data[position:position] = draw.choice(BROKEN)
     elif data and draw.random() < 0.33:
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
     return bytes(data)
@@ -52,12 +52,12 @@ def check(documents: list[str], longest: int) -> None:
         assert len(text) <= longest
         sentences = split_sentences(text, max_characters=100)
         assert "".join("".join(sentences).split()) == "".join(text.split())
-        assert all(sentence.encode() and len(sentence) <= 100 for sentence in sentences)  # no lone surrogate is left
+        assert all(sentence.encode() and len(sentence) <= 100 for sentence in sentences)  # no lone surrogates remain
         assert 0 <= document_hash(text) < 2**64
 
 
 def outcome(path: Path, reading: ReadOptions) -> str:
-    """`read`, or the message of the error; anything but a `DataError` goes through."""
+    """The result of `read`, or the message of a `DataError`; other errors propagate."""
     try:
         check([document.text for document in Corpus([path], reading)], reading.max_characters)
     except DataError as error:
@@ -70,9 +70,9 @@ def test_five_thousand_hostile_strings_each_in_its_file(tmp_path: Path) -> None:
     for number in range(STRINGS // 4):
         data, path = hostile_bytes(draw), tmp_path / f"{number}.txt"
         path.write_bytes(data)
-        found = outcome(path, ReadOptions(format=draw.choice(["blank", "line", "file", "auto"]), max_characters=200))
-        kind = "not utf-8" if "is not utf-8" in found else "read" if found == "read" else "other"
-        assert kind == "read" or (str(path) in found and "\n" not in found), f"seed {SEED}, string {number}: {data!r}"
+        result = outcome(path, ReadOptions(format=draw.choice(["blank", "line", "file", "auto"]), max_characters=200))
+        kind = "not utf-8" if "is not utf-8" in result else "read" if result == "read" else "other"
+        assert kind == "read" or (str(path) in result and "\n" not in result), f"seed {SEED}, string {number}: {data!r}"
         landed[kind] += 1
     assert landed.total() == STRINGS // 4
     assert min(landed["read"], landed["not utf-8"]) > 1000, landed
@@ -84,9 +84,9 @@ def test_fifteen_thousand_hostile_strings_in_files_of_fifty(tmp_path: Path, erro
     for _ in range(STRINGS * 3 // 8 // 50):
         path.write_bytes(b"\n\n".join(hostile_bytes(draw) for _ in range(50)))
         reading = ReadOptions(format=draw.choice(["blank", "line", "file"]), errors=errors, max_characters=200)  # type: ignore[arg-type]
-        found = [document.text for document in Corpus([path], reading)]
-        check(found, 200)
-        documents += len(found)
+        result = [document.text for document in Corpus([path], reading)]
+        check(result, 200)
+        documents += len(result)
     assert documents > 5000
 
 
@@ -108,8 +108,8 @@ def test_any_bytes_in_any_layout(tmp_path_factory: pytest.TempPathFactory, data:
     path = tmp_path_factory.getbasetemp() / "any"
     for content in (data, b"text\n" + data, b'<doc id="1" title="t">\n' + data):
         path.write_bytes(content)
-        found = outcome(path, ReadOptions(format=layout, max_characters=50))  # type: ignore[arg-type]
-        assert found == "read" or str(path) in found
+        result = outcome(path, ReadOptions(format=layout, max_characters=50))  # type: ignore[arg-type]
+        assert result == "read" or str(path) in result
 
 
 @settings(max_examples=300, deadline=None)
@@ -117,8 +117,6 @@ def test_any_bytes_in_any_layout(tmp_path_factory: pytest.TempPathFactory, data:
 def test_any_text_is_split_without_loss(text: str) -> None:
     assert "".join("".join(split_sentences(text, max_characters=37)).split()) == "".join(text.split())
 
-
-# --- time and memory -----------------------------------------------------------------------------------------------
 
 LINE = 64 * 2**20
 
@@ -136,7 +134,7 @@ def test_one_line_of_64_mb(tmp_path: Path, scrap: bytes) -> None:
     assert corpus.split_documents == 1
     assert peak < 8 * corpus.options.max_characters * (
         1 if scrap.isascii() else 2
-    )  # bytes; Hangul takes two a character
+    )  # bytes; Hangul takes two per character
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -149,7 +147,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def assert_linear(work: Callable[[int], object], size: int) -> None:
-    """Twice the size takes at most three times as long; asked again before it counts, for the machine may be busy."""
+    """Twice the size takes at most three times as long; repeated before failing, since the machine may be busy."""
     for _ in range(3):
         once, twice = seconds(lambda: work(size)), seconds(lambda: work(2 * size))
         if twice <= 3 * once + 0.005:

@@ -1,4 +1,4 @@
-"""`prepare` end to end: the same bytes for any number of workers, after any kill, on Ray; exact tokens; splits."""
+"""`prepare` end to end: same bytes for any number of workers, after kills, on Ray; exact tokens; splits."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ def test_the_same_bytes_for_any_number_of_workers(world: dict[str, Any], tmp_pat
     assert digest(tmp_path / "1") == digest(tmp_path / "2") == digest(tmp_path / "3")
 
 
-def test_ray_does_the_same_work(world: dict[str, Any], tmp_path: Path) -> None:
+def test_ray_writes_the_same_bytes(world: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("ray")
     prepare(world, tmp_path / "local", limit=300)
     prepare(world, tmp_path / "ray", limit=300, workers=2, engine="ray")
     assert digest(tmp_path / "local") == digest(tmp_path / "ray")
 
 
-def test_splits_are_apart_and_complete(world: dict[str, Any], tmp_path: Path) -> None:
+def test_splits_are_disjoint_and_complete(world: dict[str, Any], tmp_path: Path) -> None:
     prepare(world, tmp_path / "shards", held_out=0.2)
     train, held = Shards.open(tmp_path / "shards"), Shards.open(tmp_path / "shards", "held-out")
     assert train.documents + held.documents == len(world["texts"])
@@ -108,8 +108,8 @@ def test_duplicates_are_dropped_on_request_also_after_a_resume(world: dict[str, 
     options = {"tokenizer": world["tokenizer"], "unique": True, "workers": 1, "quiet": True, "shard_tokens": 20_000}
     index = run.prepare([twice], tmp_path / "once", **options)
     distinct = len({" ".join(text.split()) for text in world["texts"]})
-    found = Shards.open(tmp_path / "once").documents + Shards.open(tmp_path / "once", "held-out").documents
-    assert found == distinct
+    result = Shards.open(tmp_path / "once").documents + Shards.open(tmp_path / "once", "held-out").documents
+    assert result == distinct
     assert index["counts"]["duplicates"] == 2 * len(world["texts"]) - distinct
     with pytest.raises(StorageError):
         run.prepare([twice], tmp_path / "resumed", **options, disk=FailingDisk(fail_at=60, how="ENOSPC"))
@@ -118,8 +118,8 @@ def test_duplicates_are_dropped_on_request_also_after_a_resume(world: dict[str, 
     assert digest(tmp_path / "once") == digest(tmp_path / "resumed")
 
 
-def test_killed_at_random_moments_it_goes_on_to_the_same_bytes(world: dict[str, Any], tmp_path: Path) -> None:
-    """Kill -9 on the real command, workers and all; the seed is fixed so that a failure can be replayed."""
+def test_a_build_killed_at_random_times_resumes_to_the_same_bytes(world: dict[str, Any], tmp_path: Path) -> None:
+    """kill -9 on the real command with its workers; the seed is fixed so that failures are reproducible."""
     script = (
         "from bertsmith.data import prepare as run, work_units; import sys\n"
         "work_units.UNIT_CHARACTERS = 5_000\n"
@@ -145,16 +145,16 @@ def test_killed_at_random_moments_it_goes_on_to_the_same_bytes(world: dict[str, 
         pause = draw.uniform(0.3, 1.0) * seconds
         time.sleep(pause)
         if process.poll() is not None:
-            seconds = pause  # whatever slowed the first one down is over
+            seconds = pause  # the first one may have been slow
             continue
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         landed += 1
         assert not (output / "index.json").exists() or digest(output) == digest(tmp_path / "whole")
-        again = start(output)
-        _, message = again.communicate(timeout=120)
+        repeated = start(output)
+        _, message = repeated.communicate(timeout=120)
         done_before = b"already holds a finished shard set" in message
-        assert again.returncode == 0 or done_before, message.decode()
+        assert repeated.returncode == 0 or done_before, message.decode()
         assert digest(output) == digest(tmp_path / "whole"), f"attempt {attempt} of seed 7"
         if landed == goal:
             break
@@ -162,7 +162,7 @@ def test_killed_at_random_moments_it_goes_on_to_the_same_bytes(world: dict[str, 
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_wrong_folders_and_settings(world: dict[str, Any], tmp_path: Path, workers: int) -> None:
+def test_invalid_folders_and_settings_are_rejected(world: dict[str, Any], tmp_path: Path, workers: int) -> None:
     output = tmp_path / "shards"
     prepare(world, output, limit=50, workers=workers)
     with pytest.raises(BertsmithError, match="already holds a finished shard set"):
@@ -174,7 +174,7 @@ def test_wrong_folders_and_settings(world: dict[str, Any], tmp_path: Path, worke
     assert (tmp_path / "mine" / "thesis.doc").read_text() == "years of work"
 
 
-def test_going_on_with_other_settings_is_refused(world: dict[str, Any], tmp_path: Path) -> None:
+def test_resuming_with_other_settings_is_rejected(world: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         prepare(world, tmp_path / "shards", disk=FailingDisk(fail_at=60, how="ENOSPC"))
     with pytest.raises(BertsmithError, match="held_out"):
@@ -190,7 +190,7 @@ def test_an_empty_corpus_writes_nothing(world: dict[str, Any], tmp_path: Path) -
 
 
 def test_a_bad_line_is_named_and_nothing_is_lost(world: dict[str, Any], tmp_path: Path) -> None:
-    """The error comes late in the corpus; after it is mended, the build goes on from its commits."""
+    """The error is late in the corpus; after it is fixed, the build resumes from its commits."""
     lines = [json.dumps({"text": text}, ensure_ascii=False) for text in world["texts"]]
     path = tmp_path / "corpus.jsonl"
     good = "\n".join(lines) + "\n"
@@ -216,11 +216,11 @@ def test_a_bad_line_is_named_and_nothing_is_lost(world: dict[str, Any], tmp_path
     assert after == digest(tmp_path / "fresh")
 
 
-def test_another_tokenizer_at_the_same_place_is_noticed(tmp_path: Path) -> None:
-    """One process prepares the same folder twice, with a tokenizer that was learned anew in between."""
+def test_another_tokenizer_at_the_same_path_is_detected(tmp_path: Path) -> None:
+    """One process prepares the same folder twice, with a retrained tokenizer in between."""
     from bertsmith.data.shards import remove_shard_set
 
-    found = []
+    result = []
     for text in ("iron and fire make steel. ", "물과 바람이 쇠를 식힌다. "):
         (tmp_path / "text.txt").write_text(text * 50, encoding="utf-8")
         if (tmp_path / "tokenizer").exists():
@@ -232,6 +232,6 @@ def test_another_tokenizer_at_the_same_place_is_noticed(tmp_path: Path) -> None:
         where = {"tokenizer": tmp_path / "tokenizer", "workers": 1, "quiet": True, "held_out": 0.0}
         run.prepare([tmp_path / "text.txt"], tmp_path / "shards", **where)
         shards = Shards.open(tmp_path / "shards")
-        found.append(load(tmp_path / "tokenizer").decode(shards.read(0, shards.tokens)))
-    assert "iron and fire" in found[0]
-    assert "물과 바람이" in found[1]
+        result.append(load(tmp_path / "tokenizer").decode(shards.read(0, shards.tokens)))
+    assert "iron and fire" in result[0]
+    assert "물과 바람이" in result[1]

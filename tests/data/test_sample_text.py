@@ -1,4 +1,4 @@
-"""The demo's text reads as prose, comes quickly, and comes twice the same."""
+"""The demo text is prose, fast to generate and deterministic."""
 
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ def english() -> list[str]:
     return [document.text for document in sample_text.python_documentation(limit=500_000)]
 
 
-def test_english_prose_is_plenty_and_bounded(english: list[str]) -> None:
+def test_english_prose_has_the_requested_size(english: list[str]) -> None:
     assert 500_000 <= sum(map(len, english)) < 700_000
     assert min(map(len, english)) >= 200
     assert english[:3] == [document.text for document in islice(sample_text.python_documentation(), 3)]
@@ -35,10 +35,10 @@ def test_modules_are_parsed_and_never_imported(tmp_path: Path) -> None:
     for name in ("b.py", "a.py", "tests/c.py", "test_d.py"):
         (tmp_path / name).write_text(source)
     (tmp_path / "broken.py").write_text('"""A docstring that is fine."""\ndef')
-    found = list(sample_text._modules(tmp_path))
-    assert [name for name, _ in found] == ["a", "b", "broken"]
-    assert sample_text._docstrings(found[0][1]) == [body, sentence.format("classes")]
-    assert sample_text._docstrings(found[2][1]) == []
+    result = list(sample_text._modules(tmp_path))
+    assert [name for name, _ in result] == ["a", "b", "broken"]
+    assert sample_text._docstrings(result[0][1]) == [body, sentence.format("classes")]
+    assert sample_text._docstrings(result[2][1]) == []
 
 
 DOCSTRING = """Draw samples from a distribution.
@@ -69,7 +69,7 @@ DOCSTRING = """Draw samples from a distribution.
     """
 
 
-def test_what_is_left_of_a_docstring() -> None:
+def test_docstrings_are_reduced_to_prose() -> None:
     assert list(sample_text.paragraphs(DOCSTRING)) == [
         "The samples are drawn with random.Random, see the paper and not from os.urandom as one might think.",
         "The samples in the order in which they were drawn, one after another.",
@@ -77,7 +77,7 @@ def test_what_is_left_of_a_docstring() -> None:
     ]
 
 
-def test_korean_prose_is_there() -> None:
+def test_korean_prose_is_available() -> None:
     documents = list(sample_text.korean_samples())
     sentences = [sentence for document in documents for sentence in split_sentences(document.text)]
     assert len(documents) >= 10

@@ -1,4 +1,4 @@
-"""Sentences end where a reader would say so, nothing is lost, and it stays fast on real text."""
+"""Sentence splitting: agreement with gold sets, no lost characters, speed on real text."""
 
 import lzma
 import os
@@ -23,8 +23,8 @@ def test_gold_sets_are_large_enough(language: str, least: int) -> None:
 
 @pytest.mark.parametrize(("language", "invented_at_most", "missed_at_most"), [("english", 0, 2), ("korean", 1, 0)])
 def test_agreement_with_the_gold_set(language: str, invented_at_most: int, missed_at_most: int) -> None:
-    found, invented, missed = gold_sentences.agreement(language, split_sentences)
-    assert found > 100
+    result, invented, missed = gold_sentences.agreement(language, split_sentences)
+    assert result > 100
     assert invented <= invented_at_most
     assert missed <= missed_at_most
 
@@ -51,7 +51,7 @@ def test_agreement_with_the_gold_set(language: str, invented_at_most: int, misse
         ("... And so it was. Yes.", ["... And so it was.", "Yes."]),
     ],
 )
-def test_cases(text: str, expected: list[str]) -> None:
+def test_difficult_sentence_ends(text: str, expected: list[str]) -> None:
     assert split_sentences(text) == expected
 
 
@@ -68,7 +68,7 @@ def test_every_character_stays_in_its_order(text: str, longest: int) -> None:
     assert all(0 < len(sentence) <= longest and sentence == sentence.strip() for sentence in sentences)
 
 
-def test_long_sentences_are_cut_at_spaces_else_hard() -> None:
+def test_long_sentences_are_cut_at_spaces_if_possible() -> None:
     words = " ".join(["word"] * 2000)
     cut = split_sentences(words)
     assert " ".join(cut) == words
@@ -79,7 +79,7 @@ def test_long_sentences_are_cut_at_spaces_else_hard() -> None:
 
 @pytest.mark.parametrize("language", WIKI)
 def test_speed_on_real_text(language: str) -> None:
-    """The bar is 40 MB/s on a quiet core; half of it here, because test machines are busy."""
+    """The target is 40 MB/s on an idle core; half of it here, because test machines are busy."""
     if not WIKI[language].exists():
         pytest.skip(f"{WIKI[language]} is not here")
     with lzma.open(WIKI[language], "rt", encoding="utf-8") as file:

@@ -54,10 +54,10 @@ def test_a_wrong_suffix_is_an_error(tmp_path: Path) -> None:
     assert "has suffix .gz but xz data" in refusal(written(tmp_path, "a.txt.gz", lzma.compress(b"text")))
 
 
-@pytest.mark.parametrize(("name", "place", "magic"), [("a.zip", 0, b"PK\x03\x04"), ("a.tar", 257, b"ustar")])
-def test_archives_are_refused(tmp_path: Path, name: str, place: int, magic: bytes) -> None:
+@pytest.mark.parametrize(("name", "position", "magic"), [("a.zip", 0, b"PK\x03\x04"), ("a.tar", 257, b"ustar")])
+def test_archives_are_refused(tmp_path: Path, name: str, position: int, magic: bytes) -> None:
     data = bytearray(1024)
-    data[place : place + len(magic)] = magic
+    data[position : position + len(magic)] = magic
     path = written(tmp_path, name, bytes(data))
     assert refusal(path) == f"{path} is a {name[2:]} archive, not text: unpack it and pass the folder"
 
@@ -70,7 +70,7 @@ def test_encodings_and_byte_order_marks(tmp_path: Path, encoding: str) -> None:
 
 
 @pytest.mark.parametrize("block", [1, 3, 2**20])
-def test_bytes_of_another_encoding_are_named_with_their_place(
+def test_bytes_of_another_encoding_are_reported_with_their_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     monkeypatch.setattr("bertsmith.data.text_files.BLOCK", block)

@@ -53,15 +53,15 @@ def count(module: torch.nn.Module) -> int:
 
 def twin(encoder: ALBERT) -> ALBERT:
     """The same encoder without sharing, with copies of its weights in every layer."""
-    made = dataclasses.replace(encoder.config, sharing="none", groups=1).build().eval()
+    built = dataclasses.replace(encoder.config, sharing="none", groups=1).build().eval()
     state = {name: value for name, value in encoder.state_dict().items() if not name.startswith("blocks.")}
     for layer, walked in enumerate(encoder.block_indices):
         own, inner = divmod(layer, encoder.config.inner_layers)
-        for owner, place in walked:
-            for name, value in encoder.blocks[owner][place].state_dict().items():
+        for owner, index in walked:
+            for name, value in encoder.blocks[owner][index].state_dict().items():
                 state[f"blocks.{own}.{inner}.{name}"] = value
-    made.load_state_dict(state)
-    return made
+    built.load_state_dict(state)
+    return built
 
 
 @pytest.mark.parametrize(
@@ -75,17 +75,17 @@ def test_parameter_counts(name: str, parameters: int) -> None:
 
 @pytest.mark.parametrize("name", albert.Config.sizes)
 def test_sizes(name: str) -> None:
-    made = albert.Config.size(name, vocab_size=50)
-    assert made.width // made.heads == (128 if name == "xlarge" else 64)
-    assert (made.inner, made.embedding_width) == (4 * made.width, 128)
-    assert made.dropout == made.attention_dropout == 0, "version 2"
+    built = albert.Config.size(name, vocab_size=50)
+    assert built.width // built.heads == (128 if name == "xlarge" else 64)
+    assert (built.inner, built.embedding_width) == (4 * built.width, 128)
+    assert built.dropout == built.attention_dropout == 0, "version 2"
     with pytest.raises(ConfigError, match=r"'xlage' is not a size of albert: .*did you mean xlarge"):
         albert.Config.size("xlage", vocab_size=10)
 
 
 def test_parameter_names_and_shapes() -> None:
-    made = Model.build(config(), [masked_lm.Config(), sentence_order.Config()], vocabulary=VOCABULARY)
-    assert {name: tuple(weight.shape) for name, weight in made.state_dict().items()} == {
+    built = Model.build(config(), [masked_lm.Config(), sentence_order.Config()], vocabulary=VOCABULARY)
+    assert {name: tuple(weight.shape) for name, weight in built.state_dict().items()} == {
         "encoder.embeddings.tokens.weight": (97, 24),
         "encoder.embeddings.positions.weight": (40, 24),
         "encoder.embeddings.segments.weight": (2, 24),
@@ -120,118 +120,123 @@ def test_parameter_names_and_shapes() -> None:
 @pytest.mark.parametrize("how", SHARINGS, ids=str)
 class TestSharing:
     def test_number_of_weights(self, how: dict[str, Any]) -> None:
-        made = small(**how)
+        built = small(**how)
         attention = 4 * 32 * 32 + 4 * 32 + 2 * 32
         feed_forward = 2 * 32 * 48 + 48 + 32 + 2 * 32
         groups, inner = how.get("groups", 1), how.get("inner_layers", 1)
         owners = {name: groups if how["sharing"] in ("all", name) else 4 for name in ("attention", "feed_forward")}
         blocks = inner * (owners["attention"] * attention + owners["feed_forward"] * feed_forward)
         tables = (97 + 40 + 2 + 2) * 24 + 24 * 32 + 32
-        assert count(made) == tables + blocks + 32 * 32 + 32
-        assert sum(value.numel() for value in made.state_dict().values()) == count(made), "nothing is stored twice"
+        assert count(built) == tables + blocks + 32 * 32 + 32
+        assert sum(value.numel() for value in built.state_dict().values()) == count(built), "nothing is stored twice"
 
     def test_equals_an_encoder_with_copies_of_the_shared_weights(self, how: dict[str, Any]) -> None:
-        made = small(**how)
-        other = twin(made)
-        mine, theirs = (one(batch(), return_layers=True, return_attentions=True) for one in (made, other))
-        assert len(mine.layers) == made.layers + 1 == 4 * how.get("inner_layers", 1) + 1
-        assert len(mine.attentions) == made.layers
+        built = small(**how)
+        other = twin(built)
+        actual, reference = (one(batch(), return_layers=True, return_attentions=True) for one in (built, other))
+        assert len(actual.layers) == built.layers + 1 == 4 * how.get("inner_layers", 1) + 1
+        assert len(actual.attentions) == built.layers
         for one, another in zip(
-            (*mine.layers, *mine.attentions, mine.pooled),
-            (*theirs.layers, *theirs.attentions, theirs.pooled),
+            (*actual.layers, *actual.attentions, actual.pooled),
+            (*reference.layers, *reference.attentions, reference.pooled),
             strict=True,
         ):
             assert torch.equal(one, another)
         with torch.no_grad():
             for parameter in other.blocks[-1].parameters():
                 parameter.add_(1)
-        assert relative_difference(other(batch()).last_hidden, mine.last_hidden) > 1e-2, "copies are copies"
+        assert relative_difference(other(batch()).last_hidden, actual.last_hidden) > 1e-2, "copies are copies"
 
     def test_the_gradient_of_a_shared_weight_is_the_sum_over_its_copies(self, how: dict[str, Any]) -> None:
-        made = small(**how)
-        other = twin(made).double()
-        made.double()
-        for one in (made, other):
+        built = small(**how)
+        other = twin(built).double()
+        built.double()
+        for one in (built, other):
             one(batch()).last_hidden.pow(3).sum().backward()
         expected: dict[str, torch.Tensor] = {}
-        for layer, walked in enumerate(made.block_indices):
-            own, inner = divmod(layer, made.config.inner_layers)
-            for owner, place in walked:
-                names = dict(made.blocks[owner][place].named_parameters())
-                theirs = dict(other.blocks[own][inner].named_parameters())
+        for layer, walked in enumerate(built.block_indices):
+            own, inner = divmod(layer, built.config.inner_layers)
+            for owner, index in walked:
+                names = dict(built.blocks[owner][index].named_parameters())
+                reference = dict(other.blocks[own][inner].named_parameters())
                 for name in names:
-                    key = f"blocks.{owner}.{place}.{name}"
-                    expected[key] = expected.get(key, 0) + theirs[name].grad
-        for name, parameter in made.named_parameters():
+                    key = f"blocks.{owner}.{index}.{name}"
+                    expected[key] = expected.get(key, 0) + reference[name].grad
+        for name, parameter in built.named_parameters():
             if name.startswith("blocks."):
                 assert relative_difference(parameter.grad, expected[name]) < 1e-9, name
 
     def test_the_last_layer_at_selected_tokens_only(self, how: dict[str, Any]) -> None:
-        made, asked = small(**how), batch(pack=True)
-        places = {"one": torch.tensor([3, 0, 0, 39])}
-        some = made(asked, indices=places)
-        assert len(some.last_hidden) == 4 + len(asked.cls_positions)
-        assert relative_difference(some.at("one"), made(asked).last_hidden[places["one"]]) < 1e-5
+        built, selected = small(**how), batch(pack=True)
+        positions = {"one": torch.tensor([3, 0, 0, 39])}
+        some = built(selected, indices=positions)
+        assert len(some.last_hidden) == 4 + len(selected.cls_positions)
+        assert relative_difference(some.at("one"), built(selected).last_hidden[positions["one"]]) < 1e-5
 
     def test_every_weight_is_in_one_layer_group(self, how: dict[str, Any]) -> None:
-        made = small(**how)
-        weights = weights_of(dict(made.named_parameters()), made.layer_groups())
-        assert {weight.group for weight in weights} == set(range(len(made.layer_groups())))
-        lowest = {id(block): depth for depth, block in reversed(list(enumerate(made.execution_order())))}
-        order = [lowest[id(block)] for block in made.layer_groups()]
-        if made.config.inner_layers == 1:
+        built = small(**how)
+        weights = weights_of(dict(built.named_parameters()), built.layer_groups())
+        assert {weight.group for weight in weights} == set(range(len(built.layer_groups())))
+        lowest = {id(block): depth for depth, block in reversed(list(enumerate(built.execution_order())))}
+        order = [lowest[id(block)] for block in built.layer_groups()]
+        if built.config.inner_layers == 1:
             assert order == sorted(order), "parts stand in the order in which a token first meets them"
 
     def test_flops_count_every_execution_of_a_shared_block(self, how: dict[str, Any]) -> None:
-        made = small(**how)
-        mine, theirs = (flops_per_token(Model(one, []), length=40, labels={}) for one in (made, twin(made)))
-        assert mine == theirs
+        built = small(**how)
+        actual, reference = (flops_per_token(Model(one, []), length=40, labels={}) for one in (built, twin(built)))
+        assert actual == reference
         blocks = 4 * 32 * 32 + 2 * 32 * 48 + 2 * 32 * 40
-        assert mine == 6 * (24 * 32 + made.layers * blocks)
+        assert actual == 6 * (24 * 32 + built.layers * blocks)
 
 
 def test_groups_as_in_the_reference() -> None:
-    found = [config(layers=12, groups=groups).group_of(layer) for groups in (1, 2, 3, 5) for layer in range(12)]
-    assert found[:12] == [0] * 12
-    assert found[12:24] == [0] * 6 + [1] * 6
-    assert found[24:36] == [0] * 4 + [1] * 4 + [2] * 4
-    assert found[36:] == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 4]
+    found_groups = [config(layers=12, groups=groups).group_of(layer) for groups in (1, 2, 3, 5) for layer in range(12)]
+    assert found_groups[:12] == [0] * 12
+    assert found_groups[12:24] == [0] * 6 + [1] * 6
+    assert found_groups[24:36] == [0] * 4 + [1] * 4 + [2] * 4
+    assert found_groups[36:] == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 4]
 
 
 def test_a_shared_block_is_unfrozen_with_its_lowest_layer() -> None:
-    made = Model.build(config(sharing="attention"), [sentence_order.Config()])
-    attention = made.encoder.blocks[0][0]
+    built = Model.build(config(sharing="attention"), [sentence_order.Config()])
+    attention = built.encoder.blocks[0][0]
     assert attention.feed_forward is None
-    assert made.layer_groups()[1] is attention
-    parts = made.layer_groups()
+    assert built.layer_groups()[1] is attention
+    parts = built.layer_groups()
     rates = TrainingPlan(steps=10, learning_rate=1.0, unfreeze=(Unfreeze(after=0, groups=4),)).learning_rates(
         0.5, groups=len(parts)
     )
-    asleep = [part for part, rate in zip(parts, rates, strict=True) if rate is None]
-    assert asleep == [made.encoder.embeddings, attention, made.encoder.blocks[1][0], made.encoder.blocks[2][0]]
+    evaluating = [part for part, rate in zip(parts, rates, strict=True) if rate is None]
+    assert evaluating == [
+        built.encoder.embeddings,
+        attention,
+        built.encoder.blocks[1][0],
+        built.encoder.blocks[2][0],
+    ]
 
 
 def test_activation_checkpointing_gives_the_same_gradients() -> None:
     gradients = []
     for recompute in (False, True):
-        made = randomize_weights(Model.build(config(), [masked_lm.Config()], vocabulary=VOCABULARY, seed=1)).train()
+        built = randomize_weights(Model.build(config(), [masked_lm.Config()], vocabulary=VOCABULARY, seed=1)).train()
         passes = ForwardBackward(
-            made, precision="auto", compute=ComputeConfig(activation_checkpointing=recompute), world=World(), seed=0
+            built, precision="auto", compute=ComputeConfig(activation_checkpointing=recompute), world=World(), seed=0
         )
-        hidden, counts, _ = passes.corrupt(batch())
-        passes.accumulate_gradients(hidden, counts, step=0, micro=0, last=True)
-        gradients.append([parameter.grad for parameter in made.parameters() if parameter.grad is not None])
+        corrupted, counts, _ = passes.corrupt(batch())
+        passes.accumulate_gradients(corrupted, counts, step=0, micro=0, last=True)
+        gradients.append([parameter.grad for parameter in built.parameters() if parameter.grad is not None])
     assert len(gradients[0]) == len(gradients[1]) > 10
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
 
 
 def test_embeddings_are_projected_even_between_equal_widths() -> None:
-    made = small(embedding_width=32)
-    assert made.embeddings.project.weight.shape == (32, 32)
+    built = small(embedding_width=32)
+    assert built.embeddings.project.weight.shape == (32, 32)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("overrides", "message"),
     [
         ({"groups": 13}, "groups=13 must be from 1 to layers=12"),
         ({"groups": 0}, "groups=0 must be from 1"),
@@ -241,9 +246,9 @@ def test_embeddings_are_projected_even_between_equal_widths() -> None:
         ({"embedding_width": 0}, "embedding_width=0 must be at least 1"),
     ],
 )
-def test_wrong_settings_are_rejected(wrong: dict[str, Any], message: str) -> None:
+def test_wrong_settings_are_rejected(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        albert.Config(**wrong)
+        albert.Config(**overrides)
     assert "\n" not in str(caught.value)
 
 

@@ -61,13 +61,13 @@ def text(batch: Batch, top: torch.Tensor, number: int) -> torch.Tensor:
 
 def test_with_all_settings_as_in_bert_it_is_bert() -> None:
     bert = randomize_weights(small_bert_config(max_positions=60, dropout=0.0, attention_dropout=0.0).build()).eval()
-    ours = settings(**AS_BERT, feed_forward=64, layer_norm_eps=1e-12).build().eval()
-    ours.load_state_dict(bert.state_dict())
+    modern_model = settings(**AS_BERT, feed_forward=64, layer_norm_eps=1e-12).build().eval()
+    modern_model.load_state_dict(bert.state_dict())
     for pack in (False, True):
         batch = random_batch(LENGTHS, length=40, pack=pack)
-        mine, other = ours(batch, return_layers=True), bert(batch, return_layers=True)
-        assert all(torch.equal(*pair) for pair in zip(mine.layers, other.layers, strict=True))
-        assert torch.equal(mine.pooled, other.pooled)
+        actual, other = modern_model(batch, return_layers=True), bert(batch, return_layers=True)
+        assert all(torch.equal(*pair) for pair in zip(actual.layers, other.layers, strict=True))
+        assert torch.equal(actual.pooled, other.pooled)
 
 
 def test_each_setting_changes_only_its_own_weights() -> None:
@@ -94,9 +94,9 @@ def test_each_setting_changes_only_its_own_weights() -> None:
     assert shapes(depth_scaled=True) == shapes(rotary_base=99.0) == usual
 
 
-def count(made: modern.Config) -> int:
+def count(built: modern.Config) -> int:
     with torch.device("meta"):
-        return sum(weight.numel() for weight in made.build().parameters())
+        return sum(weight.numel() for weight in built.build().parameters())
 
 
 def test_gated_feed_forward_keeps_the_number_of_weights() -> None:
@@ -135,14 +135,14 @@ def test_every_combination_agrees_across_kernels_and_layouts(how: dict[str, Any]
     for number, row in enumerate(rows):
         alone = collate_unpadded([row]).replace(dense=True, equal_length_runs=())
         assert encoder._attention_context(alone, return_attentions=False).kernel == "dense"
-        wanted = encoder(alone).last_hidden
+        expected = encoder(alone).last_hidden
         for batch, name in ((padded, "padded"), (packed, "packed"), (line, "line")):
-            assert relative_difference(text(batch, tops[name], number), wanted) < 1e-5, name
-    places = {"one": torch.tensor([3, 0, 0, 90]), "other": torch.tensor([41, 3])}
-    some = encoder(packed, indices=places)
+            assert relative_difference(text(batch, tops[name], number), expected) < 1e-5, name
+    positions = {"one": torch.tensor([3, 0, 0, 90]), "other": torch.tensor([41, 3])}
+    some = encoder(packed, indices=positions)
     assert len(some.last_hidden) == 6
-    for name, asked in places.items():
-        assert relative_difference(some.at(name), tops["packed"][asked]) < 1e-5
+    for name, selected in positions.items():
+        assert relative_difference(some.at(name), tops["packed"][selected]) < 1e-5
 
 
 @pytest.mark.parametrize("change", [{"norm": "after"}, {"norm": "after", "rotary": False, "gated": False}], ids=str)
@@ -150,9 +150,10 @@ def test_post_norm_compiles_as_one_graph(change: dict[str, Any]) -> None:
     encoder, batch = small(**change), random_batch(LENGTHS, length=40, pack=True)
     torch.compiler.reset()
     compiled = torch.compile(encoder, fullgraph=True, backend="eager")
-    places = {"one": torch.tensor([3, 0, 0, 90])}
+    positions = {"one": torch.tensor([3, 0, 0, 90])}
     assert (
-        relative_difference(compiled(batch, indices=places).at("one"), encoder(batch, indices=places).at("one")) < 1e-6
+        relative_difference(compiled(batch, indices=positions).at("one"), encoder(batch, indices=positions).at("one"))
+        < 1e-6
     )
 
 
@@ -194,16 +195,16 @@ def test_next_sentence_needs_a_pooler() -> None:
 
 @pytest.mark.parametrize("norm", ["before", "after"])
 def test_depth_scaled_initialisation(norm: str) -> None:
-    made = []
+    built = []
     for depth_scaled in (False, True):
         torch.manual_seed(0)
-        made.append(settings(norm=norm, depth_scaled=depth_scaled, layers=8).build().state_dict())
-    usual, scaled = made
+        built.append(settings(norm=norm, depth_scaled=depth_scaled, layers=8).build().state_dict())
+    usual, scaled = built
     added = {name for name in usual if name.endswith(("attention.output.weight", "feed_forward.contract.weight"))}
     assert len(added) == 16
     for name, weight in usual.items():
-        wanted = weight / math.sqrt(16) if name in added else weight
-        assert torch.equal(scaled[name], wanted), name
+        expected = weight / math.sqrt(16) if name in added else weight
+        assert torch.equal(scaled[name], expected), name
 
 
 @pytest.mark.parametrize(
@@ -232,8 +233,8 @@ def test_every_setting_can_be_overridden() -> None:
         "segment_types": "2",
     }
     for name, value in changes.items():
-        made = with_overrides(usual, [f"encoder.{name}={value}"]).encoder
-        differing = {key for key, other in vars(made).items() if other != getattr(usual.encoder, key)}
+        built = with_overrides(usual, [f"encoder.{name}={value}"]).encoder
+        differing = {key for key, other in vars(built).items() if other != getattr(usual.encoder, key)}
         assert differing == {name}
     with pytest.raises(ConfigError, match=r"encoder\.norm"):
         with_overrides(usual, ["encoder.norm=behind"])

@@ -51,12 +51,12 @@ def test_equal_to_masked_attention(cu_seqlens: list[int], width: int, causal: bo
     torch.compiler.reset()  # torch limits recompilations
     run = torch.compile(attend, fullgraph=True) if compiles else attend
     results = run(qkv, begin, end, dropout=0.0, causal=causal)
-    (ours,) = torch.autograd.grad(results, qkv, gradient)
+    (actual,) = torch.autograd.grad(results, qkv, gradient)
     expected = exact(qkv, begin, causal=causal)
-    (theirs,) = torch.autograd.grad(expected, qkv, gradient.float())
+    (reference,) = torch.autograd.grad(expected, qkv, gradient.float())
     assert (results - expected).abs().max() < 0.02
-    assert (ours - theirs).abs().max() < 0.05
-    assert (ours - theirs).norm() < 0.01 * theirs.norm()
+    assert (actual - reference).abs().max() < 0.05
+    assert (actual - reference).norm() < 0.01 * reference.norm()
 
 
 @pytest.mark.parametrize("cu_seqlens", [EVEN, RAGGED], ids=["even", "ragged"])
@@ -75,8 +75,8 @@ def test_fp8_outputs_and_gradients_with_transposes_and_sums(
     outputs = kernels.attention_forward(qkv, *args, dropout, causal)
     exact = kernels.attention_backward(gradient, qkv, *args, *outputs, dropout, causal).flatten(1).float()
     dqkv8, dqkv8_t, sums = kernels.attention_backward_fp8(gradient, qkv, *args, *outputs, dropout, causal, 16.0)
-    *again, out8, out8_t = kernels.attention_forward_fp8(qkv, *args, dropout, causal, 8.0)
-    assert all(torch.equal(one, other) for one, other in zip(outputs, again, strict=True))
+    *repeated, out8, out8_t = kernels.attention_forward_fp8(qkv, *args, dropout, causal, 8.0)
+    assert all(torch.equal(one, other) for one, other in zip(outputs, repeated, strict=True))
     assert (out8.float() / 8 - outputs[0].flatten(1).float()).norm() < 0.04 * outputs[0].float().norm()
     assert (dqkv8.float() / 16 - exact).norm() < 0.08 * exact.norm()
     for one, other in ((dqkv8, dqkv8_t), (out8, out8_t)):
@@ -103,15 +103,15 @@ def test_an_fp8_layer_is_close_to_the_plain_one(cu_seqlens: list[int]) -> None:
     )
     results = []
     for run, layer in ((plain, plain), (fp8, fp8), (torch.compile(fp8, fullgraph=True), fp8)):
-        mine = x.clone().requires_grad_()
+        own_value = x.clone().requires_grad_()
         layer.zero_grad()
         with torch.autocast("cuda", torch.bfloat16):
-            out, _ = run(mine, context)
+            out, _ = run(own_value, context)
         out.backward(gradient / len(gradient))
-        results.append([out.detach(), mine.grad, *(weight.grad.clone() for weight in layer.parameters())])
-    for theirs, ours, compiled in zip(*results, strict=True):
-        assert (ours - theirs).float().norm() < 0.12 * theirs.float().norm()
-        assert (compiled - ours).float().norm() < 0.02 * ours.float().norm()
+        results.append([out.detach(), own_value.grad, *(weight.grad.clone() for weight in layer.parameters())])
+    for reference, actual, compiled in zip(*results, strict=True):
+        assert (actual - reference).float().norm() < 0.12 * reference.float().norm()
+        assert (compiled - actual).float().norm() < 0.02 * actual.float().norm()
 
 
 def test_dropout_is_a_function_of_the_seed_and_unbiased() -> None:
@@ -135,8 +135,8 @@ def test_dropout_is_a_function_of_the_seed_and_unbiased() -> None:
     torch.manual_seed(3)
     (gradient,) = torch.autograd.grad(attend(qkv, begin, end, dropout=0.3, causal=False).float().sum(), qkv)
     (other,) = torch.autograd.grad(outputs(4).float().sum(), qkv)
-    (again,) = torch.autograd.grad(outputs(3).float().sum(), qkv)
-    assert torch.equal(gradient, again)
+    (repeated,) = torch.autograd.grad(outputs(3).float().sum(), qkv)
+    assert torch.equal(gradient, repeated)
     assert not torch.equal(gradient, other)
 
 
@@ -156,8 +156,8 @@ def test_compiled_gelu_and_dropout() -> None:
     gelu = get_activation("gelu")
     results, expected = torch.compile(gelu, fullgraph=True)(x), gelu(x)
     assert (results - expected).abs().max() < 0.02
-    (ours,), (theirs,) = (torch.autograd.grad(some.float().sum(), x) for some in (results, expected))
-    assert (ours - theirs).abs().max() < 0.02
+    (actual,), (reference,) = (torch.autograd.grad(some.float().sum(), x) for some in (results, expected))
+    assert (actual - reference).abs().max() < 0.02
     drops = torch.compile(Dropout(0.1).train(), fullgraph=True)
     some = drops(torch.ones_like(x))
     assert abs((some == 0).float().mean().item() - 0.1) < 0.003
@@ -196,10 +196,10 @@ def test_rotation_forward_and_backward_in_fp8(tokens: int, width: int) -> None:
     torch.manual_seed(0)
     qkv, gradient = (torch.randn(tokens, 3, 4, width, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     rotary = rotary_embedding(torch.arange(tokens, device="cuda"), head_width=width, theta=100.0)
-    mine = qkv.clone().requires_grad_()
-    q, k, v = mine.unbind(1)
+    own_value = qkv.clone().requires_grad_()
+    q, k, v = own_value.unbind(1)
     right = torch.stack((rotary.rotate(q), rotary.rotate(k), v), 1)
-    (exact,) = torch.autograd.grad(right.float(), mine, gradient.float())
+    (exact,) = torch.autograd.grad(right.float(), own_value, gradient.float())
     assert torch.allclose(elementwise.rotate_qk(qkv, rotary.cos, rotary.sin), right, atol=0.02)
     dqkv8, dqkv8_t, sums = elementwise.rotary_backward_fp8(gradient, rotary.cos, rotary.sin, 16.0)
     exact = exact.flatten(1).float()

@@ -32,15 +32,15 @@ def test_equal_to_cross_entropy(tokens: int, compiles: bool) -> None:
         total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
         return total, (logits.argmax(-1) == labels) & (labels != IGNORE_INDEX)
 
-    found = []
+    result = []
     for run in (torch.compile(linear_cross_entropy, fullgraph=True) if compiles else linear_cross_entropy, plain):
         given = [each.clone().requires_grad_() for each in (h, table, bias)]
         total, right = run(*given, labels)
         (total / 858).backward()
-        found.append((total.detach(), right, [each.grad for each in given]))
-    (ours, mine, gradients), (theirs, right, expected) = found
-    assert float(ours) == pytest.approx(float(theirs), rel=1e-4)
-    assert torch.equal(mine, right)
+        result.append((total.detach(), right, [each.grad for each in given]))
+    (actual, own_value, gradients), (reference, right, expected) = result
+    assert float(actual) == pytest.approx(float(reference), rel=1e-4)
+    assert torch.equal(own_value, right)
     for one, other in zip(gradients, expected, strict=True):
         assert (one - other).norm() < 0.01 * other.norm()
 

@@ -29,14 +29,14 @@ def test_gelu_forward_backward_and_column_sums(shape: tuple[int, int], tanh: boo
     dy = torch.randn_like(x)
     approximate = "tanh" if tanh else "none"
     out, expected = biased_gelu(x, bias, tanh), F.gelu(x, approximate=approximate)
-    ours = torch.autograd.grad(out, (x, bias), dy)
-    (theirs,) = torch.autograd.grad(expected, x, dy)
+    actual = torch.autograd.grad(out, (x, bias), dy)
+    (reference,) = torch.autograd.grad(expected, x, dy)
     assert torch.allclose(out.float(), expected.float(), rtol=0.01, atol=1e-5)
-    assert torch.allclose(ours[0].float(), theirs.float(), rtol=0.02, atol=1e-4)
+    assert torch.allclose(actual[0].float(), reference.float(), rtol=0.02, atol=1e-4)
     exact = x.detach().double().requires_grad_()
     (gradient,) = torch.autograd.grad(F.gelu(exact, approximate=approximate), exact, dy.double())
     sums = gradient.sum(0)  # of unrounded gradients, like ours
-    assert (ours[1] - sums).norm() < 1e-3 * sums.norm()
+    assert (actual[1] - sums).norm() < 1e-3 * sums.norm()
 
 
 @pytest.mark.parametrize("tanh", [False, True], ids=["erf", "tanh"])
@@ -93,8 +93,8 @@ def test_a_compiled_fp8_feed_forward_equals_the_eager_one(activation: str) -> No
         (gradient,) = torch.autograd.grad(out := run(x), x, dy, retain_graph=True)
         out.backward(dy)
         results.append([out.detach(), gradient, *(each.grad.clone() for each in layer.parameters())])
-    for ours, theirs in zip(*results, strict=True):
-        assert (ours.float() - theirs.float()).norm() < 0.01 * theirs.float().norm()
+    for actual, reference in zip(*results, strict=True):
+        assert (actual.float() - reference.float()).norm() < 0.01 * reference.float().norm()
 
 
 def test_the_faster_precision_is_chosen() -> None:

@@ -43,8 +43,8 @@ def on_cpu(args: Any) -> Any:
 def test_kernels_equal_the_torch_implementation(shape: tuple[int, int], normed: bool, dropout: float) -> None:
     tokens = shape[0]
     args = *random_inputs(shape, normed=normed, dropout=dropout), 1e-5, dropout
-    ours, expected = ops.add_norm(*args), ops.add_norm(*(on_cpu(each) for each in args))
-    total, mean, rstd, quantized, transposed = (each.cpu() for each in ours)
+    actual, expected = ops.add_norm(*args), ops.add_norm(*(on_cpu(each) for each in args))
+    total, mean, rstd, quantized, transposed = (each.cpu() for each in actual)
     assert (total.float() - expected[0].float()).norm() < 1e-3 * expected[0].float().norm()  # some round differently
     assert torch.allclose(mean, expected[1], atol=1e-3)
     assert torch.allclose(rstd, expected[2], rtol=1e-2)
@@ -53,14 +53,16 @@ def test_kernels_equal_the_torch_implementation(shape: tuple[int, int], normed: 
     assert not transposed.view(torch.uint8)[:, tokens:].any()
 
     one, two = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) / tokens for _ in range(2))
-    backward_args = one, two, *ours[:3], args[4], args[3], dropout
+    backward_args = one, two, *actual[:3], args[4], args[3], dropout
     *gradient, sums = (each.cpu() for each in ops.add_norm_backward(*backward_args))
     *right, totals = ops.add_norm_backward(*(on_cpu(each) for each in backward_args))
     assert (gradient[0].float() - right[0].float()).norm() < 1e-3 * right[0].float().norm()
     assert (gradient[1].float() - right[1].float()).norm() < 0.01 * right[1].float().norm()
     assert torch.equal(gradient[2].view(torch.uint8)[:, :tokens], gradient[1].view(torch.uint8).t())
     assert not gradient[2].view(torch.uint8)[:, tokens:].any()
-    assert all((ours - theirs).norm() < 1e-3 * theirs.norm() for ours, theirs in zip(sums, totals, strict=True))
+    assert all(
+        (actual - reference).norm() < 1e-3 * reference.norm() for actual, reference in zip(sums, totals, strict=True)
+    )
 
 
 def test_add_norm_is_a_layer_norm() -> None:
@@ -117,13 +119,13 @@ def trained(
         y = (torch.compile(run, dynamic=False, fullgraph=True) if compiles else run)(x)
     y.backward(gradient.to(y.dtype))
     assert x.grad is not None
-    ours = [y.detach(), x.grad, *(weight.grad for weight in chain.parameters() if weight.grad is not None)]
-    assert len(ours) == 2 + len(list(chain.parameters()))
-    return [each.float() for each in ours]
+    actual = [y.detach(), x.grad, *(weight.grad for weight in chain.parameters() if weight.grad is not None)]
+    assert len(actual) == 2 + len(list(chain.parameters()))
+    return [each.float() for each in actual]
 
 
-def errors(ours: list[Tensor], theirs: list[Tensor]) -> list[float]:
-    return [float((one - other).norm() / other.norm()) for one, other in zip(ours, theirs, strict=True)]
+def errors(actual: list[Tensor], reference: list[Tensor]) -> list[float]:
+    return [float((one - other).norm() / other.norm()) for one, other in zip(actual, reference, strict=True)]
 
 
 @pytest.mark.parametrize("compiles", [False, True], ids=["eager", "compiled"])
@@ -146,15 +148,15 @@ def test_the_last_block_at_selected_tokens() -> None:
     torch.compiler.reset()
     plain, _, by_block = make_chains()
     tokens = torch.tensor([3, 77, 200, 498], device="cuda").repeat_interleave(16)
-    exact, ours = (trained(each, tokens=512, compiles=each is by_block, indices=tokens) for each in (plain, by_block))
-    assert max(errors(ours, exact)) < 0.25
+    exact, actual = (trained(each, tokens=512, compiles=each is by_block, indices=tokens) for each in (plain, by_block))
+    assert max(errors(actual, exact)) < 0.25
 
 
 def test_compiled_blocks_equal_eager_ones() -> None:
     torch.compiler.reset()
     *_, by_block = make_chains()
-    ours, expected = (trained(by_block, tokens=512, compiles=compiles) for compiles in (True, False))
-    assert max(errors(ours, expected)) < 0.03
+    actual, expected = (trained(by_block, tokens=512, compiles=compiles) for compiles in (True, False))
+    assert max(errors(actual, expected)) < 0.03
 
 
 def test_dropout_is_unbiased() -> None:

@@ -71,9 +71,13 @@ def test_a_bilstm_trains_in_half_precision_without_synchronisation() -> None:
     passes = ForwardBackward(
         model, precision="auto", compute=ComputeConfig(), world=World(device=torch.device("cuda")), seed=0
     )
-    hidden, counts, _ = passes.corrupt(batch)
+    corrupted, counts, _ = passes.corrupt(batch)
     learn = partial(
-        passes.accumulate_gradients, hidden, {name: count.float() for name, count in counts.items()}, micro=0, last=True
+        passes.accumulate_gradients,
+        corrupted,
+        {name: count.float() for name, count in counts.items()},
+        micro=0,
+        last=True,
     )
     learn(step=0)
     model.zero_grad()

@@ -23,8 +23,8 @@ def build(*, causal: bool = False, units: str = "tokens") -> Model:
     """Head width 32, large weights, no dropout."""
     encoder = small_bert_config(width=64, heads=2, feed_forward=128, causal=causal, dropout=0.0, attention_dropout=0.0)
     words = causal_lm.Config() if causal else masked_lm.Config(units=units)
-    made = Model.build(encoder, [words, next_sentence.Config()], vocabulary=VOCABULARY, seed=3)
-    return randomize_weights(made, std=0.2)
+    built = Model.build(encoder, [words, next_sentence.Config()], vocabulary=VOCABULARY, seed=3)
+    return randomize_weights(built, std=0.2)
 
 
 def packed(*, seed: int = 0, epoch: int = 0) -> Batch:
@@ -59,11 +59,11 @@ def test_packed_texts_equal_separate_ones(causal: bool, half: None) -> None:
         model = model.cuda()
         batch = packed().to("cuda")
         assert model.encoder._attention_context(batch, return_attentions=False).kernel == "varlen"
-        ours = texts(model, batch)
+        actual = texts(model, batch)
         alone = texts(model, random_batch(LENGTHS, length=40, shape=(12, 12)).to("cuda"))
-        for mine, other, right in zip(ours, alone, truth, strict=True):
-            assert relative_difference(mine, other) < 2e-2
-            assert relative_difference(mine, right) < 3e-2
+        for own_value, other, right in zip(actual, alone, truth, strict=True):
+            assert relative_difference(own_value, other) < 2e-2
+            assert relative_difference(own_value, right) < 3e-2
 
 
 def test_another_text_of_the_row_changes_no_bit(half: None) -> None:
@@ -90,8 +90,8 @@ def test_gradients_in_half_precision_are_close_to_float32(causal: bool) -> None:
         model(batch.to("cuda")).mean().backward()
     for name, parameter in model.named_parameters():
         if "qkv" not in name:  # gradients of queries and keys cancel here: noise in bfloat16
-            found, right = parameter.grad.cpu().flatten(), exact[name].flatten()
-            assert torch.nn.functional.cosine_similarity(found, right, dim=0) > 0.995, name
+            result, right = parameter.grad.cpu().flatten(), exact[name].flatten()
+            assert torch.nn.functional.cosine_similarity(result, right, dim=0) > 0.995, name
 
 
 @pytest.mark.parametrize("units", UNITS)
@@ -101,10 +101,10 @@ def test_masking_is_the_same_on_both_devices(units: str) -> None:
     here = [model.corrupt(batch) for batch in batches]
     model = model.cuda()
     for batch, expected in zip(batches, here, strict=True):
-        found = model.corrupt(batch.to("cuda"))
-        assert torch.equal(found.input_ids.cpu(), expected.input_ids)
-        assert torch.equal(found.indices["masked_lm"].cpu(), expected.indices["masked_lm"])
-        assert torch.equal(found.labels["masked_lm"].cpu(), expected.labels["masked_lm"])
+        result = model.corrupt(batch.to("cuda"))
+        assert torch.equal(result.input_ids.cpu(), expected.input_ids)
+        assert torch.equal(result.indices["masked_lm"].cpu(), expected.indices["masked_lm"])
+        assert torch.equal(result.labels["masked_lm"].cpu(), expected.labels["masked_lm"])
 
 
 def test_random_numbers_are_the_same_on_both_devices() -> None:

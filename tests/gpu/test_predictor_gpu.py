@@ -37,17 +37,17 @@ def asked(predictor: Predictor) -> list[Any]:
 def test_equal_to_the_cpu() -> None:
     here, there = opened("cpu"), opened("cuda")
     expected = asked(here)
-    for found, other in zip(asked(there), expected, strict=True):
-        assert np.allclose(found, other, atol=1e-4)
+    for result, other in zip(asked(there), expected, strict=True):
+        assert np.allclose(result, other, atol=1e-4)
     with Engine(there.backend) as engine, ThreadPoolExecutor(8) as pool:
         for some in pool.map(asked, [there.with_backend(engine)] * 16):
-            assert all(np.allclose(found, other, atol=1e-4) for found, other in zip(some, expected, strict=True))
+            assert all(np.allclose(result, other, atol=1e-4) for result, other in zip(some, expected, strict=True))
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_lower_precisions(precision: Any) -> None:
-    expected, found = asked(opened("cpu")), asked(opened("cuda", precision))
-    for ours, other in zip(found[:2], expected[:2], strict=True):
-        assert ours.dtype == np.float32
-        assert (ours * other).sum(-1).min() > 0.99
-    assert np.abs(found[2] - expected[2]).max() < 0.05
+    expected, result = asked(opened("cpu")), asked(opened("cuda", precision))
+    for actual, other in zip(result[:2], expected[:2], strict=True):
+        assert actual.dtype == np.float32
+        assert (actual * other).sum(-1).min() > 0.99
+    assert np.abs(result[2] - expected[2]).max() < 0.05

@@ -24,9 +24,9 @@ def test_noise_is_the_same() -> None:
 
 def test_samples_are_the_same() -> None:
     here, there = build(), build().cuda()
-    ours, _ = filled(here, here.corrupt(texts()))
-    theirs, _ = filled(there, there.corrupt(texts().to("cuda")))
-    other = (ours.input_ids != theirs.input_ids.cpu()).sum().item()
+    actual, _ = filled(here, here.corrupt(texts()))
+    expected, _ = filled(there, there.corrupt(texts().to("cuda")))
+    other = (actual.input_ids != expected.input_ids.cpu()).sum().item()
     assert other <= 1, "two tokens may be equally likely to the last digits"
 
 

@@ -54,7 +54,7 @@ def test_a_step_skips_non_finite_gradients_without_synchronisation(kind: str) ->
     model = Poisoned(where="loss", value=math.nan, passes=[4])
     batches = [toy_batch(step).to("cuda") for step in range(12)]
     settings = config.find_kind(optimizers.FOLDER, kind).Config()
-    made = trainer(
+    built = trainer(
         model=model,
         feed=lambda step: [batches[step]],
         world=on_gpu(),
@@ -63,21 +63,21 @@ def test_a_step_skips_non_finite_gradients_without_synchronisation(kind: str) ->
         compute=EAGER,
         plan=LEVEL,
     )
-    steps = list(itertools.islice(made, 3))
+    steps = list(itertools.islice(built, 3))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        steps.append(next(made))
-        before = snapshot(made.module.state_dict())
-        steps.append(next(made))  # the poisoned one
-        after = snapshot(made.module.state_dict())
-        steps += list(itertools.islice(made, 3))
+        steps.append(next(built))
+        before = snapshot(built.module.state_dict())
+        steps.append(next(built))  # the poisoned one
+        after = snapshot(built.module.state_dict())
+        steps += list(itertools.islice(built, 3))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert [step.skipped for step in steps] == [False] * 4 + [True] + [False] * 3
     assert math.isnan(steps[4].loss)
     assert same(before, after)
     assert all(math.isfinite(step.loss) for step in steps[5:])
-    made.state().check_finite()
+    built.state().check_finite()
 
 
 def test_results_equal_the_cpus() -> None:
@@ -119,10 +119,10 @@ def test_cuda_graphs_equal_ordinary_steps(compiled: bool, tmp_path: Path) -> Non
     how: dict[str, Any] = {"compiled": compiled, "plan": TrainingPlan(steps=12, learning_rate=1e-2, warmup=4 / 12)}
     plain, replayed = short(graphs=False, **how), short(graphs=True, **how)
     losses = [step.loss for step in plain]
-    found = [step.loss for step in replayed]
+    result = [step.loss for step in replayed]
     assert replayed._graphs is not None
     assert len(replayed._graphs._captures) == 1
-    assert found == pytest.approx(losses, rel=2e-3)
+    assert result == pytest.approx(losses, rel=2e-3)
     assert len({step.learning_rate for step in short(graphs=True, **how)}) > 4
     begun = short(graphs=True, **how)
     for _ in range(6):
@@ -131,7 +131,7 @@ def test_cuda_graphs_equal_ordinary_steps(compiled: bool, tmp_path: Path) -> Non
         checkpoints.save(begun.state())
         heir = short(graphs=True, **how)
         heir.load(checkpoints.resume().state)
-    assert [step.loss for step in heir] == pytest.approx(found[6:], rel=2e-3)
+    assert [step.loss for step in heir] == pytest.approx(result[6:], rel=2e-3)
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -152,21 +152,21 @@ def test_seconds_of_steps_add_up_to_the_elapsed_time(graphs: bool) -> None:
     """The host launches steps far faster than the device runs them, so host time is not the time of a step."""
     model = pretraining_model(layers=2, width=64, heads=2)
     how: dict[str, Any] = {"plan": TrainingPlan(steps=30, learning_rate=1e-3), "optimizer": adamw.Config()}
-    made = Trainer(model, bert_feed(16, rows=16), world=on_gpu(), compute=ComputeConfig(cuda_graphs=graphs), **how)
+    built = Trainer(model, bert_feed(16, rows=16), world=on_gpu(), compute=ComputeConfig(cuda_graphs=graphs), **how)
     work = torch.ones(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    feed = made.batches
+    feed = built.batches
 
     def slow(step: int) -> Any:
         for _ in range(8):  # about ten milliseconds, which the device spends and the host does not
             work @ work
         return feed(step)
 
-    made.batches = slow
+    built.batches = slow
     for _ in range(6):
-        next(made)
+        next(built)
     torch.cuda.synchronize()
     began = time.monotonic()
-    steps = list(made)
+    steps = list(built)
     torch.cuda.synchronize()
     gone = time.monotonic() - began
     assert sum(step.seconds for step in steps) == pytest.approx(gone, rel=0.1)

@@ -74,9 +74,9 @@ class Questions:
     @property
     def data(self) -> list[dict[str, object]]:
         """The gold answers in the layout of a SQuAD file."""
-        asked = [{"id": name, "answers": [{"text": text} for text in texts]} for name, texts in self.golds.items()]
-        half = len(asked) // 2
-        return [{"paragraphs": [{"qas": asked[:half]}]}, {"paragraphs": [{"qas": asked[half:]}]}]
+        labelled = [{"id": name, "answers": [{"text": text} for text in texts]} for name, texts in self.golds.items()]
+        half = len(labelled) // 2
+        return [{"paragraphs": [{"qas": labelled[:half]}]}, {"paragraphs": [{"qas": labelled[half:]}]}]
 
 
 def questions(seed: int, count: int, *, unanswerable: float = 0.0, missing: float = 0.0) -> Questions:

@@ -40,13 +40,13 @@ def agree(gold: list[object], predicted: list[object]) -> None:
             "micro": metrics.f1_score(gold, predicted, average="micro", zero_division=0),
             "matthews": metrics.matthews_corrcoef(gold, predicted),
         }
-    found = {
+    result = {
         "accuracy": classification.accuracy(gold, predicted),
         "macro": classification.macro_f1(gold, predicted),
         "micro": classification.micro_f1(gold, predicted),
         "matthews": classification.matthews(gold, predicted),
     }
-    assert found == pytest.approx(expected, abs=1e-9)
+    assert result == pytest.approx(expected, abs=1e-9)
     counted = classification.confusion_matrix(gold, predicted)
     assert list(counted.labels) == known
     assert (counted.counts == table).all()

@@ -23,9 +23,9 @@ def by_hand(score: object, examples: int, *, resamples: int = 4000) -> tuple[flo
 @pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
 def test_wilson_is_that_of_scipy(correct: int, total: int, level: float) -> None:
     expected = stats.binomtest(correct, total).proportion_ci(level, method="wilson")
-    found = confidence.wilson(correct, total, level=level)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
-    assert found.value == correct / total
+    result = confidence.wilson(correct, total, level=level)
+    assert (result.low, result.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert result.value == correct / total
 
 
 def test_intervals_of_sums_are_those_of_resampling_by_hand() -> None:
@@ -33,15 +33,15 @@ def test_intervals_of_sums_are_those_of_resampling_by_hand() -> None:
     counts = np.stack(
         [generator.integers(0, 2, 120), generator.integers(1, 4, 120), generator.integers(1, 4, 120)], axis=1
     )
-    found = confidence.bootstrap(counts, f1_from_counts, resamples=4000)
-    assert found.value == pytest.approx(float(f1_from_counts(counts.sum(axis=0))), abs=1e-12)
+    result = confidence.bootstrap(counts, f1_from_counts, resamples=4000)
+    assert result.value == pytest.approx(float(f1_from_counts(counts.sum(axis=0))), abs=1e-12)
     expected = by_hand(lambda chosen: float(f1_from_counts(counts[chosen].sum(axis=0))), len(counts))
-    assert (found.low, found.high) == pytest.approx(expected, abs=0.008)
+    assert (result.low, result.high) == pytest.approx(expected, abs=0.008)
     marks = generator.random(80)
-    found = confidence.bootstrap(marks, confidence.mean_from_sums, resamples=4000, level=0.95)
+    result = confidence.bootstrap(marks, confidence.mean_from_sums, resamples=4000, level=0.95)
     expected = by_hand(lambda chosen: float(marks[chosen].mean()), len(marks))
-    assert (found.low, found.high) == pytest.approx(expected, abs=0.008)
-    assert found.value == pytest.approx(marks.mean(), abs=1e-12)
+    assert (result.low, result.high) == pytest.approx(expected, abs=0.008)
+    assert result.value == pytest.approx(marks.mean(), abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["accuracy", "macro_f1", "matthews"])
@@ -50,10 +50,10 @@ def test_intervals_of_labels_are_those_of_resampling_by_hand(name: str) -> None:
     gold = generator.integers(0, 3, 150)
     predicted = np.where(generator.random(150) < 0.7, gold, generator.integers(0, 3, 150))
     one = getattr(classification, name)
-    found = confidence.bootstrap_classification(gold, predicted, getattr(classification, f"{name}_from_confusion"))
-    assert found.value == pytest.approx(one(gold, predicted), abs=1e-12)
+    result = confidence.bootstrap_classification(gold, predicted, getattr(classification, f"{name}_from_confusion"))
+    assert result.value == pytest.approx(one(gold, predicted), abs=1e-12)
     expected = by_hand(lambda chosen: one(gold[chosen], predicted[chosen]), 150, resamples=1500)
-    assert (found.low, found.high) == pytest.approx(expected, abs=0.015)
+    assert (result.low, result.high) == pytest.approx(expected, abs=0.015)
 
 
 @pytest.mark.parametrize("name", ["pearson", "spearman", "mean_squared_error"])
@@ -62,10 +62,10 @@ def test_intervals_of_numbers_are_those_of_resampling_by_hand(name: str) -> None
     gold = generator.integers(0, 6, 150).astype(float)
     predicted = gold + generator.normal(size=150)
     one = getattr(regression, name)
-    found = confidence.bootstrap_regression(gold, predicted, getattr(regression, f"batched_{name}"))
-    assert found.value == pytest.approx(one(gold, predicted), abs=1e-12)
+    result = confidence.bootstrap_regression(gold, predicted, getattr(regression, f"batched_{name}"))
+    assert result.value == pytest.approx(one(gold, predicted), abs=1e-12)
     expected = by_hand(lambda chosen: one(gold[chosen], predicted[chosen]), 150, resamples=1500)
-    assert (found.low, found.high) == pytest.approx(expected, abs=0.03)
+    assert (result.low, result.high) == pytest.approx(expected, abs=0.03)
 
 
 def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
@@ -105,9 +105,9 @@ def test_comparison_of_means_is_the_permutation_test_of_scipy() -> None:
         n_resamples=9999,
         rng=1,
     )
-    found = confidence.compare(first, second, confidence.mean_from_sums)
-    assert found.p == pytest.approx(expected.pvalue, abs=0.02)
-    assert found.difference == pytest.approx(float((first - second).mean()), abs=1e-12)
+    result = confidence.compare(first, second, confidence.mean_from_sums)
+    assert result.p == pytest.approx(expected.pvalue, abs=0.02)
+    assert result.difference == pytest.approx(float((first - second).mean()), abs=1e-12)
 
 
 def test_equal_systems_do_not_differ_and_unequal_ones_do() -> None:
@@ -146,9 +146,9 @@ def test_p_values_of_equal_systems_are_spread_evenly() -> None:
 
 
 def test_over_seeds() -> None:
-    found = confidence.summarize_seeds([80.0, 84.0, 82.0, 90.0])
-    assert (found.runs, found.mean, found.median, found.best) == (4, 84.0, 83.0, 90.0)
-    assert found.deviation == pytest.approx(np.std([80, 84, 82, 90], ddof=1))
+    result = confidence.summarize_seeds([80.0, 84.0, 82.0, 90.0])
+    assert (result.runs, result.mean, result.median, result.best) == (4, 84.0, 83.0, 90.0)
+    assert result.deviation == pytest.approx(np.std([80, 84, 82, 90], ddof=1))
     assert confidence.summarize_seeds([0.5]).deviation is None
     assert confidence.summarize_seeds([0.5, 0.3], higher_is_better=False).best == 0.3
 

@@ -38,23 +38,23 @@ def tagged(seed: int, letters: str, *, sentences: int = 40) -> tuple[list[list[s
 
 def check(gold: list[list[str]], predicted: list[list[str]], *, scheme: Scheme | None) -> None:
     """Everything that seqeval reports, compared."""
-    found = sequence_labelling.score_entities(gold, predicted, scheme=scheme)
+    result = sequence_labelling.score_entities(gold, predicted, scheme=scheme)
     named = {"mode": "strict", "scheme": getattr(oracle, scheme)} if scheme else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         report = metrics.classification_report(gold, predicted, output_dict=True, zero_division=0, **named)
         f1 = metrics.f1_score(gold, predicted, zero_division=0, **named)
         accuracy = metrics.accuracy_score(gold, predicted)
-    assert found.overall.f1 == pytest.approx(f1, abs=1e-9)
-    assert found.accuracy == pytest.approx(accuracy, abs=1e-9)
-    assert found.macro_f1 == pytest.approx(report["macro avg"]["f1-score"], abs=1e-9)
-    assert found.overall.precision == pytest.approx(report["micro avg"]["precision"], abs=1e-9)
-    assert found.overall.recall == pytest.approx(report["micro avg"]["recall"], abs=1e-9)
-    for kind, part in found.by_type.items():
+    assert result.overall.f1 == pytest.approx(f1, abs=1e-9)
+    assert result.accuracy == pytest.approx(accuracy, abs=1e-9)
+    assert result.macro_f1 == pytest.approx(report["macro avg"]["f1-score"], abs=1e-9)
+    assert result.overall.precision == pytest.approx(report["micro avg"]["precision"], abs=1e-9)
+    assert result.overall.recall == pytest.approx(report["micro avg"]["recall"], abs=1e-9)
+    for kind, part in result.by_type.items():
         assert [part.precision, part.recall, part.f1, part.gold] == pytest.approx(list(report[kind].values()), abs=1e-9)
-    assert set(report) - set(found.by_type) == {"micro avg", "macro avg", "weighted avg"}
+    assert set(report) - set(result.by_type) == {"micro avg", "macro avg", "weighted avg"}
     sums = sequence_labelling.entity_counts(gold, predicted, scheme=scheme).sum(axis=0)
-    assert MatchCounts(*sums.tolist()) == found.overall
+    assert MatchCounts(*sums.tolist()) == result.overall
     assert float(f1_from_counts(sums)) == pytest.approx(f1, abs=1e-9)
 
 
@@ -72,17 +72,17 @@ def test_strict_scores_are_those_of_seqeval(scheme: Scheme, letters: str) -> Non
 
 @pytest.mark.parametrize("seed", CONLLEVAL)
 def test_lenient_scores_are_those_recorded_of_conlleval(seed: int) -> None:
-    found = sequence_labelling.score_entities(*tagged(seed, "BI", sentences=400))
+    result = sequence_labelling.score_entities(*tagged(seed, "BI", sentences=400))
     overall, accuracy, f1, by_type = CONLLEVAL[seed]
-    assert found.overall == MatchCounts(*overall)
-    assert round(100 * found.accuracy, 2) == accuracy
-    assert round(100 * found.overall.f1, 2) == f1
-    assert {kind: round(100 * part.f1, 2) for kind, part in found.by_type.items()} == by_type
+    assert result.overall == MatchCounts(*overall)
+    assert round(100 * result.accuracy, 2) == accuracy
+    assert round(100 * result.overall.f1, 2) == f1
+    assert {kind: round(100 * part.f1, 2) for kind, part in result.by_type.items()} == by_type
 
 
 def test_no_entities_score_zero() -> None:
-    found = sequence_labelling.score_entities([["O", "O"]], [["O", "O"]])
-    assert (found.overall.f1, found.macro_f1, found.accuracy) == (0.0, 0.0, 1.0)
+    result = sequence_labelling.score_entities([["O", "O"]], [["O", "O"]])
+    assert (result.overall.f1, result.macro_f1, result.accuracy) == (0.0, 0.0, 1.0)
     assert sequence_labelling.score_entities([["O"]], [["B-A"]]).overall == MatchCounts(correct=0, predicted=1, gold=0)
     assert sequence_labelling.score_entities([[]], [[]]).accuracy == 0.0
 

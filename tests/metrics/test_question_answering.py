@@ -49,20 +49,22 @@ RECORDED_V2 = {
 
 @pytest.mark.parametrize("seed", RECORDED_V1)
 def test_version_1_and_korquad_as_recorded(seed: int) -> None:
-    asked = question_answering_cases.questions(seed, 1000, missing=0.05)
-    golds = question_answering.gold_answers(asked.data)
+    labelled = question_answering_cases.questions(seed, 1000, missing=0.05)
+    golds = question_answering.gold_answers(labelled.data)
     (exact, f1), (korean_exact, korean_f1) = RECORDED_V1[seed]
-    found = question_answering.squad_v1(golds, asked.predictions)
-    assert found == pytest.approx({"exact_match": exact, "f1": f1}, abs=1e-9)
-    korean = question_answering.korquad(golds, asked.predictions)
+    result = question_answering.squad_v1(golds, labelled.predictions)
+    assert result == pytest.approx({"exact_match": exact, "f1": f1}, abs=1e-9)
+    korean = question_answering.korquad(golds, labelled.predictions)
     assert korean == pytest.approx({"exact_match": korean_exact, "f1": korean_f1}, abs=1e-9)
 
 
 @pytest.mark.parametrize(("seed", "unanswerable", "threshold"), RECORDED_V2)
 def test_version_2_as_recorded(seed: int, unanswerable: float, threshold: float) -> None:
-    asked = question_answering_cases.questions(seed, 1000, unanswerable=unanswerable)
-    found = question_answering.squad_v2(asked.golds, asked.predictions, no_answer=asked.no_answer, threshold=threshold)
-    assert found == pytest.approx(RECORDED_V2[seed, unanswerable, threshold], abs=1e-9)
+    labelled = question_answering_cases.questions(seed, 1000, unanswerable=unanswerable)
+    result = question_answering.squad_v2(
+        labelled.golds, labelled.predictions, no_answer=labelled.no_answer, threshold=threshold
+    )
+    assert result == pytest.approx(RECORDED_V2[seed, unanswerable, threshold], abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +118,11 @@ def test_gold_answers_score_100_in_any_order(texts: list[list[str]], draw: objec
         name: draw.choice([t for t in answers if question_answering.normalize_answer(t)] or [""])
         for name, answers in golds.items()
     }
-    found = question_answering.squad_v2(golds, predictions)
-    assert found["exact"] == found["f1"] == 100.0
-    turned = {name: answers[::-1] for name, answers in reversed(golds.items())}
+    result = question_answering.squad_v2(golds, predictions)
+    assert result["exact"] == result["f1"] == 100.0
+    rotated = {name: answers[::-1] for name, answers in reversed(golds.items())}
     other = {name: draw.choice(texts[0] or ["x"]) for name in golds}
-    assert question_answering.squad_v2(turned, other) == pytest.approx(
+    assert question_answering.squad_v2(rotated, other) == pytest.approx(
         question_answering.squad_v2(golds, other), abs=1e-9
     )
 
@@ -128,10 +130,10 @@ def test_gold_answers_score_100_in_any_order(texts: list[list[str]], draw: objec
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([0.2, 0.5]))
 def test_best_thresholds_are_reached_and_not_surpassed(seed: int, unanswerable: float) -> None:
-    asked = question_answering_cases.questions(seed, 30, unanswerable=unanswerable)
-    apart = {name: value + 1e-6 * number for number, (name, value) in enumerate(asked.no_answer.items())}
-    marks = question_answering.squad_v2_scores(asked.golds, asked.predictions)
-    best = question_answering.best_thresholds(marks, asked.predictions, no_answer=apart)
+    labelled = question_answering_cases.questions(seed, 30, unanswerable=unanswerable)
+    apart = {name: value + 1e-6 * number for number, (name, value) in enumerate(labelled.no_answer.items())}
+    marks = question_answering.squad_v2_scores(labelled.golds, labelled.predictions)
+    best = question_answering.best_thresholds(marks, labelled.predictions, no_answer=apart)
     for name in ("exact", "f1"):
         each = []
         for threshold in (-100.0, *apart.values()):
@@ -139,7 +141,7 @@ def test_best_thresholds_are_reached_and_not_surpassed(seed: int, unanswerable: 
             each.append(100 * getattr(reached, name).mean())
         # The script takes every text but '' for an answer, even one of which nothing is left: it may stay below.
         assert best[f"best_{name}"] <= max(each) + 1e-9
-        if all(question_answering.normalize_answer(text) or not text for text in asked.predictions.values()):
+        if all(question_answering.normalize_answer(text) or not text for text in labelled.predictions.values()):
             assert best[f"best_{name}"] == pytest.approx(max(each), abs=1e-9)
 
 

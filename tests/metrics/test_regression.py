@@ -52,10 +52,10 @@ def test_thousands_of_numbers_of_any_size(scale: float, shift: float) -> None:
     generator = np.random.default_rng(0)
     gold = generator.normal(size=5000) + shift
     predicted = np.round(gold + generator.normal(size=5000), 1)
-    for ours, theirs in ((regression.pearson, stats.pearsonr), (regression.spearman, stats.spearmanr)):
+    for actual, reference in ((regression.pearson, stats.pearsonr), (regression.spearman, stats.spearmanr)):
         # scipy's own sums overflow or vanish at the ends of the range; a correlation does not depend on the scale
-        value = float(theirs(gold, predicted).statistic)
-        assert ours(gold * scale, predicted * scale) == pytest.approx(value, abs=1e-9)
+        value = float(reference(gold, predicted).statistic)
+        assert actual(gold * scale, predicted * scale) == pytest.approx(value, abs=1e-9)
 
 
 def test_rows_are_scored_many_at_once() -> None:

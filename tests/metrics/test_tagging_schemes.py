@@ -40,11 +40,11 @@ def valid(scheme: Scheme) -> st.SearchStrategy[list[str]]:
     entity = st.tuples(st.sampled_from(["A", "B"]), st.integers(0, 2), st.integers(1, 3))
 
     def spelt(drawn: list[tuple[str, int, int]]) -> list[str]:
-        found, place = [], 0
+        result, position = [], 0
         for kind, gap, length in drawn:
-            found.append(Entity(kind, place + gap, place + gap + length))
-            place += gap + length
-        return sequence_labelling.entities_to_tags(found, words=place + 1, scheme=scheme)
+            result.append(Entity(kind, position + gap, position + gap + length))
+            position += gap + length
+        return sequence_labelling.entities_to_tags(result, words=position + 1, scheme=scheme)
 
     return st.lists(entity, max_size=6).map(spelt)
 
@@ -74,10 +74,10 @@ def test_valid_tags_read_alike_and_convert_there_and_back(scheme: Scheme, data: 
     assert not sequence_labelling.scheme_violations(drawn, scheme=scheme)
     assert sequence_labelling.tags_to_entities(drawn) == sequence_labelling.tags_to_entities(drawn, scheme=scheme)
     for other in SCHEMES:
-        turned = sequence_labelling.convert_tags(drawn, to=other)
-        assert not sequence_labelling.scheme_violations(turned, scheme=other)
-        assert sequence_labelling.tags_to_entities(turned, scheme=other) == sequence_labelling.tags_to_entities(drawn)
-        assert sequence_labelling.convert_tags(turned, to=scheme) == drawn
+        rotated = sequence_labelling.convert_tags(drawn, to=other)
+        assert not sequence_labelling.scheme_violations(rotated, scheme=other)
+        assert sequence_labelling.tags_to_entities(rotated, scheme=other) == sequence_labelling.tags_to_entities(drawn)
+        assert sequence_labelling.convert_tags(rotated, to=scheme) == drawn
     assert sequence_labelling.detect_scheme([drawn]) == (
         scheme if sequence_labelling.tags_to_entities(drawn) else "IOB2"
     )

@@ -12,31 +12,31 @@ from bertsmith.nn.activations import QuickGelu, get_activation
 def test_quick_gelu_equals_gelu_forward_and_backward() -> None:
     x = torch.cat((torch.linspace(-12, 12, 100_001), torch.tensor([0.0, -0.0, -60.0, 60.0]))).requires_grad_()
     exact = x.detach().double().requires_grad_()
-    found, expected = QuickGelu.apply(x), F.gelu(exact)  # type: ignore[no-untyped-call]
-    assert (found - expected).abs().max() < 1e-6
-    (ours,) = torch.autograd.grad(found.sum(), x)
-    (theirs,) = torch.autograd.grad(expected.sum(), exact)
-    assert (ours - theirs).abs().max() < 1e-6
+    result, expected = QuickGelu.apply(x), F.gelu(exact)  # type: ignore[no-untyped-call]
+    assert (result - expected).abs().max() < 1e-6
+    (actual,) = torch.autograd.grad(result.sum(), x)
+    (reference,) = torch.autograd.grad(expected.sum(), exact)
+    assert (actual - reference).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 def test_half_precision_is_as_exact_as_torchs_gelu(kind: torch.dtype) -> None:
     x = torch.linspace(-8, 8, 20_001).to(kind).requires_grad_()
-    found = QuickGelu.apply(x)  # type: ignore[no-untyped-call]
-    (ours,) = torch.autograd.grad(found.sum(), x)
-    (theirs,) = torch.autograd.grad(F.gelu(x).sum(), x)
-    assert found.dtype == ours.dtype == kind
+    result = QuickGelu.apply(x)  # type: ignore[no-untyped-call]
+    (actual,) = torch.autograd.grad(result.sum(), x)
+    (reference,) = torch.autograd.grad(F.gelu(x).sum(), x)
+    assert result.dtype == actual.dtype == kind
     step = torch.finfo(kind).eps
-    assert torch.allclose(found.float(), F.gelu(x).float(), rtol=step, atol=1e-6)
-    assert torch.allclose(ours.float(), theirs.float(), rtol=2 * step, atol=1e-6)
+    assert torch.allclose(result.float(), F.gelu(x).float(), rtol=step, atol=1e-6)
+    assert torch.allclose(actual.float(), reference.float(), rtol=2 * step, atol=1e-6)
 
 
 def test_one_graph() -> None:
     x = torch.randn(100, requires_grad=True)
-    found = torch.compile(QuickGelu.apply, fullgraph=True, backend="aot_eager")(x)
-    (ours,), (theirs,) = (torch.autograd.grad(some.sum(), x) for some in (found, F.gelu(x)))
-    assert torch.allclose(found, F.gelu(x), atol=1e-6)
-    assert torch.allclose(ours, theirs, atol=1e-6)
+    result = torch.compile(QuickGelu.apply, fullgraph=True, backend="aot_eager")(x)
+    (actual,), (reference,) = (torch.autograd.grad(some.sum(), x) for some in (result, F.gelu(x)))
+    assert torch.allclose(result, F.gelu(x), atol=1e-6)
+    assert torch.allclose(actual, reference, atol=1e-6)
 
 
 def test_get_activation_is_torchs_gelu_without_compilation() -> None:

@@ -60,15 +60,15 @@ def test_texts_of_equal_length_need_no_mask(causal: bool) -> None:
     )
     assert none is None
     assert relative_difference(found, masked) < 1e-6
-    places = torch.tensor([0, 7, 35])
+    positions = torch.tensor([0, 7, 35])
     some, _ = layer(
         x_TD,
         context_for_kernel(
             document, BOUNDS, kernel="equal_lengths", max_seqlen=12, causal=causal, equal_length_runs=runs
         ),
-        places,
+        positions,
     )
-    assert relative_difference(some, masked[places]) < 1e-6
+    assert relative_difference(some, masked[positions]) < 1e-6
 
 
 REAL = inspect.signature(varlen.varlen_attn)
@@ -93,8 +93,8 @@ def test_arguments_of_the_varlen_kernel(causal: bool, monkeypatch: pytest.Monkey
     masked, _ = layer(x_TD, context("masked", causal=causal))
     monkeypatch.setattr(varlen, "varlen_attn", in_a_loop)
     assert relative_difference(layer(x_TD, context("varlen", causal=causal))[0], masked) < 1e-6
-    places = torch.tensor([30, 2, 2])
-    assert relative_difference(layer(x_TD, context("varlen", causal=causal), places)[0], masked[places]) < 1e-6
+    positions = torch.tensor([30, 2, 2])
+    assert relative_difference(layer(x_TD, context("varlen", causal=causal), positions)[0], masked[positions]) < 1e-6
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -103,31 +103,35 @@ def test_probabilities_respect_the_mask_and_sum_to_one(causal: bool) -> None:
     allowed = DOCUMENT[:, :, None] == DOCUMENT[:, None, :]
     if causal:
         allowed &= torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
-    seen = probabilities.transpose(0, 1)
-    assert (seen[:, ~allowed] == 0).all()
-    assert (seen[:, allowed] > 0).all()
+    visible = probabilities.transpose(0, 1)
+    assert (visible[:, ~allowed] == 0).all()
+    assert (visible[:, allowed] > 0).all()
     assert (probabilities.sum(-1) - 1).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("kernel", ["masked", "eager"])
 def test_selected_tokens(kernel: Kernel) -> None:
     layer, x_TD = attention(), inputs()
-    places = torch.tensor([0, 35, 7, 7, 14])
-    assert relative_difference(layer(x_TD, context(kernel), places)[0], layer(x_TD, context(kernel))[0][places]) < 1e-6
+    positions = torch.tensor([0, 35, 7, 7, 14])
+    assert (
+        relative_difference(layer(x_TD, context(kernel), positions)[0], layer(x_TD, context(kernel))[0][positions])
+        < 1e-6
+    )
 
 
 def test_attention_equals_the_formula_per_head_and_document() -> None:
     """Against the formula of Vaswani et al., head by head and document by document."""
     layer, x_TD = attention(), inputs()
     q, k, v = (x_TD @ layer.qkv.weight.T + layer.qkv.bias).split(WIDTH, dim=1)
-    seen = torch.zeros_like(x_TD)
+    visible = torch.zeros_like(x_TD)
     for begin, end in zip(BOUNDS[:-2].tolist(), BOUNDS[1:-1].tolist(), strict=True):
         for head in range(2):
             part = slice(8 * head, 8 * head + 8)
             weights = torch.softmax(q[begin:end, part] @ k[begin:end, part].T / 8**0.5, -1)
-            seen[begin:end, part] = weights @ v[begin:end, part]
+            visible[begin:end, part] = weights @ v[begin:end, part]
     assert (
-        relative_difference(layer(x_TD, context("masked"))[0], seen @ layer.output.weight.T + layer.output.bias) < 1e-6
+        relative_difference(layer(x_TD, context("masked"))[0], visible @ layer.output.weight.T + layer.output.bias)
+        < 1e-6
     )
 
 

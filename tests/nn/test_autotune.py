@@ -64,10 +64,10 @@ def test_the_minimum_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set() == attention.DISABLED_KERNELS
 
 
-@pytest.mark.parametrize("ours", [3.0, None], ids=["slower", "fails"])
-def test_a_slower_or_failing_kernel_is_disabled(ours: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = [None, *[2.0] * ROUNDS] if ours is None else [ours, 2.0] * ROUNDS
-    assert tuned(monkeypatch, *taken) == {"eager": ours, "masked": 2.0}
+@pytest.mark.parametrize("eager_seconds", [3.0, None], ids=["slower", "fails"])
+def test_a_slower_or_failing_kernel_is_disabled(eager_seconds: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = [None, *[2.0] * ROUNDS] if eager_seconds is None else [eager_seconds, 2.0] * ROUNDS
+    assert tuned(monkeypatch, *taken) == {"eager": eager_seconds, "masked": 2.0}
     assert {"eager"} == attention.DISABLED_KERNELS
 
 

@@ -23,8 +23,8 @@ def mixed_in_python(key: int, *numbers: int) -> int:
 @pytest.mark.parametrize("numbers", [(0, 0, 0), (1, 2, 3), (-1, 1 << 40, 511), (7, -(1 << 63), (1 << 63) - 1)])
 def test_equals_a_python_implementation(numbers: tuple[int, ...]) -> None:
     key = counter_random.stream_key(12345, "test")
-    ours = counter_random.mix_counters(key, *(torch.tensor(number) for number in numbers))
-    assert int(ours) & WORD == mixed_in_python(key, *numbers)
+    actual = counter_random.mix_counters(key, *(torch.tensor(number) for number in numbers))
+    assert int(actual) & WORD == mixed_in_python(key, *numbers)
     drawn = counter_random.random_bits(key, *(torch.tensor(number) for number in numbers))
     assert int(drawn) == mixed_in_python(key, *numbers) >> 33
 
@@ -32,8 +32,8 @@ def test_equals_a_python_implementation(numbers: tuple[int, ...]) -> None:
 def test_equals_splitmix64() -> None:
     """The first three outputs of splitmix64 from state 0, as its authors' C code gives them."""
     steps = torch.arange(3) * counter_random._GOLDEN
-    found = [int(number) & WORD for number in counter_random.mix_counters(0, steps)]
-    assert found == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    result = [int(number) & WORD for number in counter_random.mix_counters(0, steps)]
+    assert result == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
 def test_values_never_change() -> None:

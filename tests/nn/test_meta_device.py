@@ -40,26 +40,26 @@ def test_modules_have_names_and_shapes_without_memory(name: str) -> None:
 
 @pytest.mark.parametrize("draw", [nn.init.normal_, nn.init.kaiming_uniform_, nn.init.xavier_uniform_, Tensor.uniform_])
 def test_initialisers_do_nothing_on_the_meta_device(draw: Callable[[Tensor], Tensor]) -> None:
-    there = torch.full((3, 2), 7.0)
+    meta_model = torch.full((3, 2), 7.0)
     with on_meta_device():
-        assert draw(there) is there
-    assert torch.equal(there, torch.full((3, 2), 7.0))
-    assert not torch.equal(draw(there), torch.full((3, 2), 7.0))
+        assert draw(meta_model) is meta_model
+    assert torch.equal(meta_model, torch.full((3, 2), 7.0))
+    assert not torch.equal(draw(meta_model), torch.full((3, 2), 7.0))
 
 
 def test_real_tensors_are_still_changed() -> None:
-    there = torch.full((3, 2), 8.0)
+    meta_model = torch.full((3, 2), 8.0)
     with on_meta_device():
         nowhere = torch.empty(3, 2)
         assert nowhere.div_(2) is nowhere
-        assert there.div_(2) is there
+        assert meta_model.div_(2) is meta_model
         assert nn.init.zeros_(nowhere) is nowhere
-    assert torch.equal(there, torch.full((3, 2), 4.0))
+    assert torch.equal(meta_model, torch.full((3, 2), 4.0))
 
 
 def test_the_compiler_of_torch_is_not_imported() -> None:
     """The import takes two seconds of every command."""
-    told = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True).stdout
-    sizes, loaded = told.split("\n")[:2]
+    output = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True).stdout
+    sizes, loaded = output.split("\n")[:2]
     assert loaded == ""
     assert sizes.split()[0] == "41142586"

@@ -11,20 +11,20 @@ from bertsmith.nn.recurrent import BiLSTM
 
 def test_equal_to_torchs_over_packed_sequences() -> None:
     torch.manual_seed(0)
-    ours = BiLSTM(8, 6, layers=2)
-    theirs = nn.LSTM(8, 6, num_layers=2, bidirectional=True, batch_first=True)
+    actual = BiLSTM(8, 6, layers=2)
+    reference = nn.LSTM(8, 6, num_layers=2, bidirectional=True, batch_first=True)
     with torch.no_grad():
         for layer in range(2):
-            for ending, one in (("", ours.forward_lstms[layer]), ("_reverse", ours.backward_lstms[layer])):
+            for ending, one in (("", actual.forward_lstms[layer]), ("_reverse", actual.backward_lstms[layer])):
                 for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-                    getattr(theirs, f"{kind}_l{layer}{ending}").copy_(getattr(one, f"{kind}_l0"))
+                    getattr(reference, f"{kind}_l{layer}{ending}").copy_(getattr(one, f"{kind}_l0"))
     x, lengths = torch.randn(4, 9, 8), torch.tensor([9, 1, 4, 7])
     packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-    expected, _ = pad_packed_sequence(theirs(packed)[0], batch_first=True)
-    found = ours(x, lengths)
-    assert found.shape == (4, 9, ours.width) == (4, 9, 12)
+    expected, _ = pad_packed_sequence(reference(packed)[0], batch_first=True)
+    result = actual(x, lengths)
+    assert result.shape == (4, 9, actual.width) == (4, 9, 12)
     for number, length in enumerate(lengths.tolist()):
-        assert torch.allclose(found[number, :length], expected[number, :length], atol=1e-6)
+        assert torch.allclose(result[number, :length], expected[number, :length], atol=1e-6)
 
 
 def test_padding_changes_nothing() -> None:

@@ -15,8 +15,8 @@ def test_two_row_embedding_equals_a_lookup() -> None:
     gradient = torch.randn(64, 8)
     expected, out = table(rows), two_row_embedding(table.weight, rows)
     assert torch.equal(out, expected)
-    (theirs,), (ours,) = (torch.autograd.grad(each, table.weight, gradient) for each in (expected, out))
-    assert torch.allclose(ours, theirs, atol=1e-5)
+    (reference,), (actual,) = (torch.autograd.grad(each, table.weight, gradient) for each in (expected, out))
+    assert torch.allclose(actual, reference, atol=1e-5)
     assert 0 < int(rows.sum()) < 64
 
 

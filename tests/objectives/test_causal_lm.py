@@ -1,4 +1,4 @@
-"""The next token: what is asked, and that the encoder really sees nothing ahead."""
+"""Causal language modelling: labels, and no attention to later tokens."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ def build() -> Model:
 @pytest.mark.parametrize("lengths", [[5, 4, 7], [10, 10, 6]], ids=["packed", "full rows"])
 def test_labels_are_the_next_ids_of_each_text(lengths: list[int]) -> None:
     batch = random_batch(lengths, length=10, pack=True)
-    hidden = build().corrupt(batch)
-    assert torch.equal(hidden.input_ids, batch.input_ids)
-    for place, label in enumerate(hidden.labels["causal_lm"].tolist()):
-        row, column = divmod(place, 10)
+    shifted = build().corrupt(batch)
+    assert torch.equal(shifted.input_ids, batch.input_ids)
+    for position, label in enumerate(shifted.labels["causal_lm"].tolist()):
+        row, column = divmod(position, 10)
         inside = column < 9 and batch.document_ids[row, column] == batch.document_ids[row, column + 1] != 0
         assert label == (batch.input_ids[row, column + 1] if inside else IGNORE_INDEX)
-    assert int((hidden.labels["causal_lm"] != IGNORE_INDEX).sum()) == sum(lengths) - 3
+    assert int((shifted.labels["causal_lm"] != IGNORE_INDEX).sum()) == sum(lengths) - 3
 
 
 def test_the_loss_is_that_of_the_logits_and_labels() -> None:
     model = build()
-    hidden = model.corrupt(random_batch([25, 11], length=25))
-    loss = model(hidden)
-    logits = model.predict(hidden, "causal_lm")
+    shifted = model.corrupt(random_batch([25, 11], length=25))
+    loss = model(shifted)
+    logits = model.predict(shifted, "causal_lm")
     assert logits.shape == (50, 97)
-    expected = F.cross_entropy(logits, hidden.labels["causal_lm"])
+    expected = F.cross_entropy(logits, shifted.labels["causal_lm"])
     assert loss.mean().item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_a_later_token_changes_nothing_before_it() -> None:
+def test_a_later_token_does_not_change_earlier_outputs() -> None:
     model = build()
     batch = random_batch([30, 22], length=30)
     before = model.predict(batch, "causal_lm").view(2, 30, -1)
@@ -50,7 +50,9 @@ def test_a_later_token_changes_nothing_before_it() -> None:
     after = model.predict(batch.replace(input_ids=ids), "causal_lm").view(2, 30, -1)
     assert relative_difference(after[:, :12], before[:, :12]) < 1e-6
     assert all(
-        relative_difference(after[row, place], before[row, place]) > 1e-4 for row in range(2) for place in (12, 13, 21)
+        relative_difference(after[row, position], before[row, position]) > 1e-4
+        for row in range(2)
+        for position in (12, 13, 21)
     )
 
 

@@ -1,4 +1,4 @@
-"""Classes of texts: the loss text by text, and names of classes."""
+"""Text classification: loss per text, and class names."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ def test_loss_text_by_text() -> None:
     model = model_with(classify.Config(labels=("no", "yes", "maybe")))
     batch = packed()
     loss = model(batch)
-    total, right = 0.0, 0
+    total, correct = 0.0, 0
     for number, label in enumerate(batch.labels["classify"][: len(LENGTHS)].tolist()):
         logits = model.predict(alone(number), "classify")[0].tolist()
         total += math.log(sum(map(math.exp, logits))) - logits[label]
-        right += logits[label] == max(logits)
+        correct += logits[label] == max(logits)
     assert len(logits) == 3
     assert loss.sums["classify"].item() == pytest.approx(total, rel=1e-5)
     assert int(loss.counts["classify"]) == len(LENGTHS)
-    assert int(loss.correct["classify"]) == right
+    assert int(loss.correct["classify"]) == correct
 
 
 def test_dropout_applies_to_text_vectors_in_training_only() -> None:
     model = model_with(classify.Config(dropout=0.5), dropout=0.0, attention_dropout=0.0)
     batch = packed()
-    asleep = model.predict(batch, "classify")
-    assert torch.equal(model.predict(batch, "classify"), asleep)
+    evaluating = model.predict(batch, "classify")
+    assert torch.equal(model.predict(batch, "classify"), evaluating)
     model.train()
     torch.manual_seed(0)
-    awake = model.predict(batch, "classify")
+    training_model = model.predict(batch, "classify")
     head = model.objectives["classify"]
     torch.manual_seed(0)
     dropped = torch.nn.functional.dropout(model.encoder(batch).pooled, 0.5)
-    assert torch.allclose(awake, head.head(dropped), atol=1e-6)
-    assert not torch.allclose(awake, asleep, atol=1e-2)
+    assert torch.allclose(training_model, head.head(dropped), atol=1e-6)
+    assert not torch.allclose(training_model, evaluating, atol=1e-2)
 
 
-def test_what_is_refused() -> None:
+def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(ConfigError, match="there must be at least 2"):
         classify.Config(labels=("one",))
     with pytest.raises(ConfigError, match="labels has 'a' more than once"):

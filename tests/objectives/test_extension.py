@@ -1,4 +1,4 @@
-"""An objective in a file of the user's: fine-tuned, saved, loaded, evaluated and served without another change."""
+"""A user-defined objective is fine-tuned, saved, loaded, evaluated and served without other changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks over a million tokens: how much, what becomes of it, what is spared; and that they belong to texts alone."""
+"""Masking over a million tokens: rates, replacements, excluded tokens, and independence of the batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def build(seed: int = 0, vocabulary: Vocabulary | None = VOCABULARY, **settings:
 
 @pytest.fixture(scope="module")
 def million() -> Batch:
-    """A million tokens in 512 rows of 2,048 places: texts of 10 to 500 tokens, packed."""
+    """A million tokens in 512 rows of 2,048 tokens: texts of 10 to 500 tokens, packed."""
     random = np.random.default_rng(0)
     lengths = random.integers(10, 500, 4000).tolist()
     batch = random_batch(lengths, length=2048, pack=True)
@@ -35,14 +35,14 @@ def million() -> Batch:
     return batch.replace(input_ids=torch.where(batch.special_mask, batch.input_ids, ids), max_seqlen=512)
 
 
-def hidden_places(before: Batch, after: Batch) -> torch.Tensor:
-    """[T] bool, as `places` and `labels` tell it."""
-    asked = after.labels["masked_lm"] != IGNORE_INDEX
-    places = after.indices["masked_lm"][asked]
-    assert len(places.unique()) == len(places)
-    assert torch.equal(after.labels["masked_lm"][asked], before.input_ids.flatten()[places])
+def masked_positions(before: Batch, after: Batch) -> torch.Tensor:
+    """[T] bool from indices and labels."""
+    labelled = after.labels["masked_lm"] != IGNORE_INDEX
+    positions = after.indices["masked_lm"][labelled]
+    assert len(positions.unique()) == len(positions)
+    assert torch.equal(after.labels["masked_lm"][labelled], before.input_ids.flatten()[positions])
     found = torch.zeros(before.input_ids.numel(), dtype=torch.bool)
-    found[places] = True
+    found[positions] = True
     return found
 
 
@@ -57,20 +57,20 @@ def hidden_places(before: Batch, after: Batch) -> torch.Tensor:
 def test_shares_over_a_million_tokens(million: Batch, settings: dict[str, float]) -> None:
     objective = build(vocabulary=BIG, **settings)
     after = objective.corrupt(million)
-    hidden = hidden_places(million, after)
+    corrupted = masked_positions(million, after)
     candidates = ~million.special_mask.flatten()
     config = objective.config
-    assert hidden.sum().item() / candidates.sum().item() == pytest.approx(config.mask_probability, abs=0.001)
-    assert not hidden[~candidates].any()
+    assert corrupted.sum().item() / candidates.sum().item() == pytest.approx(config.mask_probability, abs=0.001)
+    assert not corrupted[~candidates].any()
     old, new = million.input_ids.flatten(), after.input_ids.flatten()
-    assert torch.equal(new[~hidden], old[~hidden])
-    became_mask = (new == MASK)[hidden].float().mean().item()
-    stayed = (new == old)[hidden].float().mean().item()
+    assert torch.equal(new[~corrupted], old[~corrupted])
+    became_mask = (new == MASK)[corrupted].float().mean().item()
+    stayed = (new == old)[corrupted].float().mean().item()
     assert became_mask == pytest.approx(config.mask_token_share, abs=0.005)
     assert stayed == pytest.approx(
         config.keep_share + (1 - config.mask_token_share - config.keep_share) / 995, abs=0.005
     )
-    other = new[hidden & (new != old) & (new != MASK)]
+    other = new[corrupted & (new != old) & (new != MASK)]
     assert other.min() > UNKNOWN, "a random word is no special token"
     shares = torch.bincount(other, minlength=BIG.size)[UNKNOWN + 1 :] / len(other)
     assert (shares - 1 / 995).abs().max() < 6 * (1 / 995 / len(other)) ** 0.5, "every word is as likely"
@@ -78,16 +78,16 @@ def test_shares_over_a_million_tokens(million: Batch, settings: dict[str, float]
 
 def test_every_token_is_masked_with_the_same_probability() -> None:
     batch = random_batch([40] * 20_000, length=40, pairs=False)
-    hidden = hidden_places(batch, build().corrupt(batch)).view(-1, 40)[:, 1:-1].double()
-    assert (hidden.mean(0) - 0.15).abs().max() < 4 * (0.15 * 0.85 / 20_000) ** 0.5
-    assert set(hidden.sum(1).tolist()) == {5.0, 6.0}, "38 * 0.15 = 5.7, rounded up or down"
-    assert hidden.sum(1).mean().item() == pytest.approx(5.7, abs=0.015)
-    together = (hidden[:, 3] * hidden[:, 4]).mean().item()
-    assert together == pytest.approx(0.15 * 4.7 / 37, abs=0.004), "neighbours are hidden independently"
+    corrupted = masked_positions(batch, build().corrupt(batch)).view(-1, 40)[:, 1:-1].double()
+    assert (corrupted.mean(0) - 0.15).abs().max() < 4 * (0.15 * 0.85 / 20_000) ** 0.5
+    assert set(corrupted.sum(1).tolist()) == {5.0, 6.0}, "38 * 0.15 = 5.7, rounded up or down"
+    assert corrupted.sum(1).mean().item() == pytest.approx(5.7, abs=0.015)
+    batched = (corrupted[:, 3] * corrupted[:, 4]).mean().item()
+    assert batched == pytest.approx(0.15 * 4.7 / 37, abs=0.004), "neighbours are hidden independently"
 
 
 def masks_by_text(objective: MaskedLM, numbers: list[int], epoch: int = 3, **how: Any) -> dict[int, list[int]]:
-    """What stands in each of fifty texts after hiding, in a batch of some of them."""
+    """The masked tokens of each of fifty texts, in a batch of some of them."""
     rows = random_rows([12, 30, 25, 8, 40] * 10)
     batch = collate([rows[number] for number in numbers], length=40, sample_ids=numbers, epoch=epoch, **how)
     after = objective.corrupt(batch)
@@ -111,14 +111,14 @@ def test_a_mask_depends_on_seed_epoch_and_sample_only(units: str) -> None:
 
 
 def test_golden() -> None:
-    """Old runs are resumed with these masks: they may never change."""
+    """Existing runs are resumed with these masks: they must never change."""
     rows = [make_row(5 + np.arange(18) * 7 % 92), make_row(5 + np.arange(14) * 11 % 92, 5 + np.arange(15) * 13 % 92)]
     batch = collate(rows, length=32, sample_ids=[5, 1 << 40], epoch=2)
     found = {}
     for units in ("tokens", "words", "ngrams"):
         after = build(seed=12345, units=units).corrupt(batch)
-        places = np.flatnonzero(hidden_places(batch, after))
-        found[units] = dict(zip(places.tolist(), after.input_ids.flatten()[places].tolist(), strict=True))
+        positions = np.flatnonzero(masked_positions(batch, after))
+        found[units] = dict(zip(positions.tolist(), after.input_ids.flatten()[positions].tolist(), strict=True))
     assert found == {
         "tokens": {11: 69, 15: 3, 36: 3, 50: 3, 54: 3, 57: 3},
         "words": {10: 68, 11: 69, 12: 3, 13: 89, 14: 96, 15: 3, 36: 3, 50: 3, 57: 3},
@@ -126,46 +126,50 @@ def test_golden() -> None:
     }
 
 
-def runs(hidden: torch.Tensor, batch: Batch) -> list[tuple[int, int]]:
-    """Runs of hidden candidates [begin, end), cut where texts end."""
+def runs(corrupted: torch.Tensor, batch: Batch) -> list[tuple[int, int]]:
+    """Spans of masked candidates [begin, end), cut at text ends."""
     edges = (
-        torch.cat((torch.tensor([False]), hidden & ~batch.special_mask.flatten(), torch.tensor([False]))).int().diff()
+        torch.cat((torch.tensor([False]), corrupted & ~batch.special_mask.flatten(), torch.tensor([False])))
+        .int()
+        .diff()
     )
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 
 
-def test_whole_words(million: Batch) -> None:
+def test_whole_word_masking(million: Batch) -> None:
     after = build(vocabulary=BIG, units="words").corrupt(million)
-    hidden = hidden_places(million, after)
+    corrupted = masked_positions(million, after)
     candidate = ~million.special_mask.flatten()
-    share = hidden.sum().item() / candidate.sum().item()
+    share = corrupted.sum().item() / candidate.sum().item()
     assert share == pytest.approx(0.15, abs=0.001)
-    goes_on = (million.input_ids.flatten() >= 700) & candidate & candidate.roll(1)
-    assert torch.equal(hidden[goes_on], hidden.roll(1)[goes_on]), "a piece is hidden just where the one before it is"
+    continues = (million.input_ids.flatten() >= 700) & candidate & candidate.roll(1)
+    assert torch.equal(corrupted[continues], corrupted.roll(1)[continues]), (
+        "a piece is hidden just where the one before it is"
+    )
     assert after.labels["masked_lm"][-1] == IGNORE_INDEX, "there were slots enough"
 
 
 def test_ngrams(million: Batch) -> None:
     objective = build(vocabulary=BIG, units="ngrams")
     after = objective.corrupt(million)
-    hidden = hidden_places(million, after)
+    corrupted = masked_positions(million, after)
     candidate = ~million.special_mask.flatten()
-    assert hidden.sum().item() / candidate.sum().item() == pytest.approx(0.15, abs=0.0015)
-    goes_on = (million.input_ids.flatten() >= 700) & candidate & candidate.roll(1)
-    assert torch.equal(hidden[goes_on], hidden.roll(1)[goes_on]), "whole words only"
+    assert corrupted.sum().item() / candidate.sum().item() == pytest.approx(0.15, abs=0.0015)
+    continues = (million.input_ids.flatten() >= 700) & candidate & candidate.roll(1)
+    assert torch.equal(corrupted[continues], corrupted.roll(1)[continues]), "whole words only"
     assert after.labels["masked_lm"][-1] == IGNORE_INDEX, "there were slots enough"
 
 
 @pytest.mark.parametrize("longest", [1, 2, 3, 5])
 def test_lengths_of_ngrams(longest: int) -> None:
-    """p(n) in proportion to 1/n, seen where 2 % are hidden so that runs seldom touch; every token a word."""
+    """p(n) proportional to 1/n, measured at 2 % masking so that spans seldom touch; every token is a word."""
     batch = random_batch([512] * 2000, length=512, pairs=False)
     words = torch.randint(
         UNKNOWN + 1, FIRST_CONTINUATION, batch.input_ids.shape, generator=torch.Generator().manual_seed(0)
     )
     batch = batch.replace(input_ids=torch.where(batch.special_mask, batch.input_ids, words))
     objective = build(units="ngrams", max_ngram=longest, mask_probability=0.02)
-    lengths = Counter(end - begin for begin, end in runs(hidden_places(batch, objective.corrupt(batch)), batch))
+    lengths = Counter(end - begin for begin, end in runs(masked_positions(batch, objective.corrupt(batch)), batch))
     whole = sum(1 / words for words in range(1, longest + 1))
     total = sum(lengths.values())
     for words_in_run in range(1, longest + 1):
@@ -177,8 +181,8 @@ def test_lengths_of_ngrams(longest: int) -> None:
 def test_reference_counts(length: int) -> None:
     """max(1, round(0.15 * length)) of bert: create_pretraining_data.py, with [CLS] and [SEP] in the length."""
     batch = random_batch([length] * 50, length=130, pairs=False)
-    hidden = hidden_places(batch, build(reference_counts=True).corrupt(batch)).view(50, -1)
-    assert set(hidden.sum(1).tolist()) == {max(1, round(length * 0.15))}
+    corrupted = masked_positions(batch, build(reference_counts=True).corrupt(batch)).view(50, -1)
+    assert set(corrupted.sum(1).tolist()) == {max(1, round(length * 0.15))}
 
 
 def test_slots_are_enough_and_constant() -> None:
@@ -189,21 +193,21 @@ def test_slots_are_enough_and_constant() -> None:
     assert objective.slots(4, 100) == 4, "never more than there are places"
     assert objective.slots(65_536, 256) < 65_536 * 0.15 * 1.006
     for seed in range(40):
-        hidden = build(seed=seed).choose(random_batch([5, 6, 7, 8] * 50, length=8))
-        assert hidden.sum() <= objective.slots(200 * 8, 400)
+        corrupted = build(seed=seed).choose(random_batch([5, 6, 7, 8] * 50, length=8))
+        assert corrupted.sum() <= objective.slots(200 * 8, 400)
 
 
 def test_tokens_without_a_slot_are_not_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     objective, batch = build(), random_batch([40] * 8, length=40)
     monkeypatch.setattr(objective, "slots", lambda *_: 10)
     after = objective.corrupt(batch)
-    hidden = hidden_places(batch, after)
-    assert hidden.sum() == 10
-    assert torch.equal(after.input_ids.flatten()[~hidden], batch.input_ids.flatten()[~hidden])
+    corrupted = masked_positions(batch, after)
+    assert corrupted.sum() == 10
+    assert torch.equal(after.input_ids.flatten()[~corrupted], batch.input_ids.flatten()[~corrupted])
 
 
 @pytest.mark.parametrize("units", ["tokens", "words", "ngrams"])
-def test_compiles_whole(units: str) -> None:
+def test_compiles_without_graph_breaks(units: str) -> None:
     objective, batch = build(units=units), random_batch([40, 22, 17, 9], length=40, pack=True)
     compiled = torch.compile(objective.corrupt, fullgraph=True, backend="eager")(batch)
     assert torch.equal(compiled.input_ids, objective.corrupt(batch).input_ids)
@@ -217,13 +221,13 @@ def test_masks_do_not_depend_on_document_ids(units: str) -> None:
     apart = batch.replace(
         document_ids=torch.where(batch.position_ids >= 17, 2, 1).int(), cu_seqlens=bounds, dense=False
     )
-    together, other = (build(units=units).corrupt(each) for each in (batch, apart))
-    assert torch.equal(together.input_ids, other.input_ids)
-    assert torch.equal(hidden_places(batch, together), hidden_places(apart, other))
+    batched, other = (build(units=units).corrupt(each) for each in (batch, apart))
+    assert torch.equal(batched.input_ids, other.input_ids)
+    assert torch.equal(masked_positions(batch, batched), masked_positions(apart, other))
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("change", "message"),
     [
         ({"mask_probability": 0.0}, "mask_probability=0.0 must be more than 0"),
         ({"mask_token_share": 0.8, "keep_share": 0.3}, "mask_token_share=0.8 and keep_share=0.3 must not be negative"),
@@ -232,9 +236,9 @@ def test_masks_do_not_depend_on_document_ids(units: str) -> None:
         ({"units": "words", "reference_counts": True}, "needs units=tokens"),
     ],
 )
-def test_settings_that_are_refused(wrong: dict[str, Any], message: str) -> None:
+def test_settings_that_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Config(**wrong)
+        Config(**change)
 
 
 def test_required_fields_of_the_vocabulary() -> None:

@@ -1,4 +1,4 @@
-"""The array operations behind masks, each against a plain loop."""
+"""The array operations of masking, each against a plain loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bertsmith.objectives import masked_lm
 
-# A world: texts of random lengths, padded or packed; some places are no candidates, some tokens continue words.
+# Texts of random lengths, padded or packed; some positions are not candidates, some tokens continue words.
 worlds = some.tuples(
     some.lists(some.integers(2, 24), min_size=1, max_size=8), some.booleans(), some.integers(0, 10_000)
 )
@@ -20,32 +20,32 @@ worlds = some.tuples(
 def world(lengths: list[int], pack: bool, seed: int) -> tuple[masked_lm.Sequences, Tensor, Tensor, torch.Generator]:
     batch = random_batch(lengths, length=24, pack=pack, shape=(len(lengths) + 1, len(lengths) + 2))
     random = torch.Generator().manual_seed(seed)
-    # Texts need no frame: a candidate may be a text's first or last token.
+    # Without special tokens: a candidate may be the first or last token of a text.
     candidate_T = (batch.document_ids.flatten() != 0) & (torch.rand(batch.input_ids.numel(), generator=random) < 0.9)
     continues_T = torch.rand(batch.input_ids.numel(), generator=random) < 0.4
     return masked_lm.Sequences.of(batch), candidate_T, continues_T, random
 
 
 def loop_over_words(sequences: masked_lm.Sequences, candidate: Tensor, continues: Tensor) -> list[list[int]]:
-    """The places where words begin, block by block."""
-    found: list[list[int]] = []
+    """The positions where words begin, block by block."""
+    result: list[list[int]] = []
     for begin, end in zip(sequences.begins.tolist(), sequences.ends.tolist(), strict=True):
         fresh = True
-        for place in range(begin, end):
-            if not candidate[place]:
+        for position in range(begin, end):
+            if not candidate[position]:
                 fresh = True
             elif fresh:
-                found.append([place])
+                result.append([position])
                 fresh = False
-            elif not continues[place]:
-                found[-1].append(place)
-    return found
+            elif not continues[position]:
+                result[-1].append(position)
+    return result
 
 
-def marked(size: int, places: list[int]) -> Tensor:
-    found = torch.zeros(size, dtype=torch.bool)
-    found[places] = True
-    return found
+def marked(size: int, positions: list[int]) -> Tensor:
+    result = torch.zeros(size, dtype=torch.bool)
+    result[positions] = True
+    return result
 
 
 @settings(max_examples=60, deadline=None)
@@ -57,7 +57,7 @@ def test_words(world_of: tuple[list[int], bool, int]) -> None:
     block_T = masked_lm.candidate_runs(sequences, candidate_T)
     assert torch.equal(block_T, marked(size, [block[0] for block in blocks]))
     word_T = masked_lm.word_starts(candidate_T, block_T, continues_T)
-    assert torch.equal(word_T, marked(size, [place for block in blocks for place in block]))
+    assert torch.equal(word_T, marked(size, [position for block in blocks for position in block]))
 
 
 @settings(max_examples=100, deadline=None)
@@ -73,8 +73,8 @@ def test_ngrams_are_consecutive(world_of: tuple[list[int], bool, int], longest: 
             word += int(length_T[block[word]])
     block_T = masked_lm.candidate_runs(sequences, candidate_T)
     word_T = masked_lm.word_starts(candidate_T, block_T, continues_T)
-    found = masked_lm.ngram_starts(word_T, block_T, length_T, max_ngram=longest, max_seqlen=24)
-    assert torch.equal(found, marked(len(candidate_T), expected))
+    result = masked_lm.ngram_starts(word_T, block_T, length_T, max_ngram=longest, max_seqlen=24)
+    assert torch.equal(result, marked(len(candidate_T), expected))
 
 
 @settings(max_examples=60, deadline=None)
@@ -83,13 +83,13 @@ def test_units_with_the_smallest_random_numbers_are_chosen(world_of: tuple[list[
     sequences, unit_T, _, random = world(*world_of)
     drawn_T = torch.randint(0, 1 << 31, (len(unit_T),), generator=random)
     units_S = sequences.count(unit_T)
-    wanted_S = (units_S * torch.rand(len(units_S), generator=random)).round().long()
+    target_S = (units_S * torch.rand(len(units_S), generator=random)).round().long()
     expected = []
-    for begin, end, wanted in zip(sequences.begins.tolist(), sequences.ends.tolist(), wanted_S.tolist(), strict=True):
-        units = [place for place in range(begin, end) if unit_T[place]]
+    for begin, end, target in zip(sequences.begins.tolist(), sequences.ends.tolist(), target_S.tolist(), strict=True):
+        units = [position for position in range(begin, end) if unit_T[position]]
         assert len(units) == units_S[sequences.begins.tolist().index(begin)] or begin == end
-        expected += sorted(units, key=lambda place: int(drawn_T[place]))[:wanted]
-    assert torch.equal(masked_lm.choose_units(sequences, unit_T, drawn_T, wanted_S), marked(len(unit_T), expected))
+        expected += sorted(units, key=lambda position: int(drawn_T[position]))[:target]
+    assert torch.equal(masked_lm.choose_units(sequences, unit_T, drawn_T, target_S), marked(len(unit_T), expected))
 
 
 def test_unit_tokens() -> None:
@@ -101,15 +101,15 @@ def test_unit_tokens() -> None:
 
 
 def test_slots() -> None:
-    hidden = torch.tensor([0, 1, 0, 1, 1, 0], dtype=torch.bool)
-    for count, places, used in (
+    masked = torch.tensor([0, 1, 0, 1, 1, 0], dtype=torch.bool)
+    for count, positions, used in (
         (5, [1, 3, 4, 0, 0], [1, 1, 1, 0, 0]),
         (3, [1, 3, 4], [1, 1, 1]),
         (2, [1, 3], [1, 1]),
     ):
-        found = masked_lm.masked_slots(hidden, count)
-        assert found[0].tolist() == places
-        assert found[1].tolist() == [bool(number) for number in used]
+        result = masked_lm.masked_slots(masked, count)
+        assert result[0].tolist() == positions
+        assert result[1].tolist() == [bool(number) for number in used]
 
 
 def test_sequence_indices() -> None:

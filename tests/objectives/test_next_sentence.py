@@ -1,4 +1,4 @@
-"""Does the second text follow? What is read, and what is missing where labels are."""
+"""Next sentence prediction: pooled input, and missing labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of texts, computed once more text by text from each encoded alone."""
+"""Poolings of packed texts equal those of separately encoded texts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_choice_is_tested() -> None:
 @pytest.mark.parametrize("layers", LAYERS)
 @pytest.mark.parametrize("pooling", TEXTS)
 def test_one_vector_per_text(pooling: Any, layers: Any) -> None:
-    """In packed rows with empty slots, from texts that never met."""
+    """Packed rows with empty slots against separately encoded texts."""
     model = model_with(classify.Config(pooling=pooling, layers=layers))
     head = model.objectives["classify"]
     with torch.no_grad():
@@ -65,18 +65,18 @@ def test_one_vector_per_text(pooling: Any, layers: Any) -> None:
 @pytest.mark.parametrize("settings", [classify, regress, choose], ids=lambda module: module.__name__[-8:])
 @pytest.mark.parametrize("pooling", TEXTS)
 def test_pooling_after_a_bilstm(pooling: Any, settings: Any) -> None:
-    """What it says of each text alone is read as what the encoder says is."""
+    """The BiLSTM's outputs are pooled like those of the encoder."""
     model = model_with(
         settings.Config(pooling=pooling, layers="all_sum", recurrent="bilstm", recurrent_width=7, recurrent_layers=1)
     )
     (head,) = model.objectives.values()
     ahead, back = head.pooling.recurrent.forward_lstms[0], head.pooling.recurrent.backward_lstms[0]
     with torch.no_grad():
-        said = model.predict(packed(), head.name)
+        outputs = model.predict(packed(), head.name)
         for number in range(len(LENGTHS)):
             x = LAYERS["all_sum"](layers_of(model, number), head.pooling.layers)[None]
             both = torch.cat((ahead(x)[0], back(x.flip(1))[0].flip(1)), -1)[0]
-            assert relative_difference(said[number], head.head(TEXTS[pooling](both))) < 1e-5
+            assert relative_difference(outputs[number], head.head(TEXTS[pooling](both))) < 1e-5
 
 
 def test_the_pooler_cannot_follow_a_bilstm() -> None:
@@ -141,7 +141,7 @@ def test_the_last_layer_is_computed_only_where_it_is_read(
 
 
 def test_two_objectives_that_read_differently() -> None:
-    """One reads places of the top layer, one all layers, one the pooler: the same numbers as each alone."""
+    """Heads on tokens of the top layer, on all layers and on the pooler together equal each head alone."""
     settings = [tag.Config(dropout=0.0), classify.Config(pooling="mean", layers="all_sum", dropout=0.0)]
     model = model_with(settings[0])
     other = Model(model.encoder, [model.objectives["tag"], model_with(settings[1]).objectives["classify"]])
@@ -157,10 +157,10 @@ def test_flattening_restores_the_order_of_tokens() -> None:
     texts = TextTokens.of(batch)
     assert texts.lengths()[: len(LENGTHS)].tolist() == LENGTHS
     values = torch.arange(batch.input_ids.numel(), dtype=torch.float32)[:, None]
-    again = texts.flatten(values[texts.indices], len(values))
+    repeated = texts.flatten(values[texts.indices], len(values))
     real = (batch.document_ids != 0).flatten()
-    assert torch.equal(again[real], values[real])
-    assert not again[~real].any()
+    assert torch.equal(repeated[real], values[real])
+    assert not repeated[~real].any()
 
 
 def test_a_layer_mix_starts_with_equal_weights_and_is_trained() -> None:
@@ -170,12 +170,12 @@ def test_a_layer_mix_starts_with_equal_weights_and_is_trained() -> None:
     assert torch.allclose(mix(Encoding(last_hidden=layers[-1], selections={}, layers=tuple(layers))), torch.tensor(1.5))
     model = model_with(settings)
     model(packed()).mean().backward()
-    found = model.objectives["classify"].pooling.layers
-    assert found.weights.grad.abs().min() > 0
-    assert found.scale.grad != 0
+    outputs_read = model.objectives["classify"].pooling.layers
+    assert outputs_read.weights.grad.abs().min() > 0
+    assert outputs_read.scale.grad != 0
 
 
-def test_what_is_refused() -> None:
+def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"pooling=pooler reads the top layer: with layers=mix, use pooling=cls"):
         classify.Config(layers="mix")
     with pytest.raises(ConfigError, match=r"pooling=max must be one of pooler, cls"):

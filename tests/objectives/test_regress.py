@@ -1,4 +1,4 @@
-"""Numbers of texts: squared distances, and texts that have no number."""
+"""Regression: squared error, and texts without a label."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_regression_has_no_accuracy() -> None:
 
 
 def test_integer_labels_are_refused() -> None:
-    """Their IGNORE_INDEX would be a number like any other."""
+    """IGNORE_INDEX would be a valid number, so missing labels are NaN."""
     batch = packed()
     batch = batch.replace(labels={"regress": torch.ones(len(batch.cls_positions), dtype=torch.int64)})
     with pytest.raises(BertsmithError, match="must be floating-point numbers"):

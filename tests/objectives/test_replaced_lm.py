@@ -1,4 +1,4 @@
-"""Words guessed in a text that a generator filled in: what is asked, the gate that copies, who learns from what."""
+"""Language modelling on text filled in by a generator: labels, the copy gate, and gradients of each network."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ def build(rows: int = SIZE, **settings: Any) -> Model:
     ).eval()
 
 
-def filled(model: Model, hidden: Batch) -> Batch:
-    found, _ = model.objectives["replaced_lm"].sample_replacements(
-        hidden, model.encoder.embed, model.encoder.token_embeddings
+def filled(model: Model, corrupted: Batch) -> Batch:
+    outputs, _ = model.objectives["replaced_lm"].sample_replacements(
+        corrupted, model.encoder.embed, model.encoder.token_embeddings
     )
-    return found
+    return outputs
 
 
-@pytest.mark.parametrize("asked", ["masked", "all"])
-def test_labels_are_the_original_ids_and_the_input_has_no_masks(asked: str) -> None:
-    model, batch = build(predict_at=asked), random_batch(LENGTHS, length=40, pack=True)
-    hidden = model.corrupt(batch)
-    after = filled(model, hidden)
-    labels, places = after.labels["replaced_lm"], after.indices["replaced_lm"]
+@pytest.mark.parametrize("labelled", ["masked", "all"])
+def test_labels_are_the_original_ids_and_the_input_has_no_masks(labelled: str) -> None:
+    model, batch = build(predict_at=labelled), random_batch(LENGTHS, length=40, pack=True)
+    corrupted = model.corrupt(batch)
+    after = filled(model, corrupted)
+    labels, positions = after.labels["replaced_lm"], after.indices["replaced_lm"]
     used = labels != IGNORE_INDEX
-    assert torch.equal(labels[used], batch.input_ids.flatten()[places[used]])
-    if asked == "all":
+    assert torch.equal(labels[used], batch.input_ids.flatten()[positions[used]])
+    if labelled == "all":
         assert torch.equal(used, (batch.document_ids != 0).flatten())
     else:
-        assert torch.equal(labels, hidden.labels["masked_lm"])
-        assert torch.equal(places, hidden.indices["masked_lm"])
-    assert (hidden.input_ids == MASK).sum() > 5 * (after.input_ids == MASK).sum()
-    counts = {name: int(count) for name, count in model.counts(hidden).items()}
+        assert torch.equal(labels, corrupted.labels["masked_lm"])
+        assert torch.equal(positions, corrupted.indices["masked_lm"])
+    assert (corrupted.input_ids == MASK).sum() > 5 * (after.input_ids == MASK).sum()
+    counts = {name: int(count) for name, count in model.counts(corrupted).items()}
     assert counts["replaced_lm"] == int(used.sum())
-    assert {name: int(count) for name, count in model(hidden).counts.items()} == counts
+    assert {name: int(count) for name, count in model(corrupted).counts.items()} == counts
 
 
 def test_the_copy_gate_mixes_the_input_with_the_prediction() -> None:
@@ -63,22 +63,22 @@ def test_the_copy_gate_mixes_the_input_with_the_prediction() -> None:
     top = model.encoder(after).last_hidden
     copy = torch.sigmoid(F.linear(top, objective.copy_gate.weight, objective.copy_gate.bias))
     h = objective.norm(F.gelu(objective.transform(top)))
-    guessed = F.linear(h, model.encoder.token_embeddings, objective.bias).softmax(-1)
-    expected = copy * F.one_hot(after.input_ids.flatten(), SIZE) + (1 - copy) * guessed
-    found = model.predict(after, "replaced_lm").exp()
-    assert relative_difference(found, expected) < 1e-5
-    assert (found.sum(-1) - 1).abs().max() < 1e-5
+    predicted = F.linear(h, model.encoder.token_embeddings, objective.bias).softmax(-1)
+    expected = copy * F.one_hot(after.input_ids.flatten(), SIZE) + (1 - copy) * predicted
+    outputs = model.predict(after, "replaced_lm").exp()
+    assert relative_difference(outputs, expected) < 1e-5
+    assert (outputs.sum(-1) - 1).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("asked", ["masked", "all"])
-def test_the_generator_is_trained_by_its_own_loss(asked: str) -> None:
-    model = build(predict_at=asked).double()
-    hidden = model.corrupt(random_batch(LENGTHS, length=40))
-    model(hidden).mean().backward()
+@pytest.mark.parametrize("labelled", ["masked", "all"])
+def test_the_generator_is_trained_by_its_own_loss(labelled: str) -> None:
+    model = build(predict_at=labelled).double()
+    corrupted = model.corrupt(random_batch(LENGTHS, length=40))
+    model(corrupted).mean().backward()
     whole = {name: p.grad.clone() for name, p in model.named_parameters() if ".generator." in name}
     model.zero_grad()
     _, loss = model.objectives["replaced_lm"].sample_replacements(
-        hidden, model.encoder.embed, model.encoder.token_embeddings
+        corrupted, model.encoder.embed, model.encoder.token_embeddings
     )
     loss.mean().backward()
     assert whole
@@ -86,21 +86,21 @@ def test_the_generator_is_trained_by_its_own_loss(asked: str) -> None:
         assert torch.equal(gradient, model.get_parameter(name).grad)
 
 
-@pytest.mark.parametrize("asked", ["masked", "all"])
-def test_the_folder_is_that_of_a_masked_lm(asked: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("labelled", ["masked", "all"])
+def test_the_folder_is_that_of_a_masked_lm(labelled: str, tmp_path: Path) -> None:
     rows = tokenizer().vocab_size
-    model = build(rows, predict_at=asked)
+    model = build(rows, predict_at=labelled)
     save_model(model, tokenizer(), tmp_path / "m")
     opened, _, facts = open_model(tmp_path / "m")
     assert facts.architectures == ("ElectraForMaskedLM",)
     batch = random_batch([12, 9], length=12)
     batch = batch.replace(input_ids=batch.input_ids % rows)
-    if asked == "masked":
+    if labelled == "masked":
         assert relative_difference(opened.predict(batch, "masked_lm"), model.predict(batch, "replaced_lm")) < 1e-6
     assert "generator" in model.auxiliary_models()
 
 
-def test_what_is_refused() -> None:
+def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"^predict_at=some must be one of masked, all$"):
         replaced_lm.Config(predict_at="some")
     model = Model.build(electra.Config(layers=1, vocab_size=SIZE), [replaced_lm.Config(generator_width=0.0)])

@@ -1,4 +1,4 @@
-"""Replaced tokens: what is filled in and judged, who learns from what, and that nothing gives hidden places away."""
+"""Replaced token detection: samples and labels, gradients of each network, and no leak of masked positions."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def build(*, shake: bool = True, encoder: dict[str, Any] | None = None, rows: in
     small: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "embedding_width": 24, "feed_forward": 48}
     small |= {"vocab_size": rows, "max_positions": 40, "dropout": 0.0, "attention_dropout": 0.0}
     torch.manual_seed(0)
-    made = Model.build(
+    counted = Model.build(
         electra.Config(**small | (encoder or {})),
         [replaced_token.Config(**{"generator_width": 0.5} | settings)],
         vocabulary=VOCABULARY,
         seed=3,
     )
-    return (randomize_weights(made) if shake else made).eval()
+    return (randomize_weights(counted) if shake else counted).eval()
 
 
 def objective_of(model: Model) -> ReplacedToken:
-    found = model.objectives["replaced_token"]
-    assert isinstance(found, ReplacedToken)
-    return found
+    sampled = model.objectives["replaced_token"]
+    assert isinstance(sampled, ReplacedToken)
+    return sampled
 
 
 def texts(**how: Any) -> Batch:
@@ -46,26 +46,28 @@ def texts(**how: Any) -> Batch:
 
 
 def filled(model: Model, batch: Batch) -> tuple[Batch, Loss]:
-    found, loss = objective_of(model).sample_replacements(batch, model.encoder.embed, model.encoder.token_embeddings)
+    sampled, loss = objective_of(model).sample_replacements(batch, model.encoder.embed, model.encoder.token_embeddings)
     assert loss is not None
-    return found, loss
+    return sampled, loss
 
 
-def hidden_places(hidden: Batch) -> torch.Tensor:
-    return hidden.indices["masked_lm"][hidden.labels["masked_lm"] != IGNORE_INDEX]
+def masked_positions(corrupted: Batch) -> torch.Tensor:
+    return corrupted.indices["masked_lm"][corrupted.labels["masked_lm"] != IGNORE_INDEX]
 
 
 class TestReplacing:
     def test_only_masked_tokens_are_replaced(self) -> None:
         model, batch = build(), texts()
-        hidden = model.corrupt(batch)
-        after, _ = filled(model, hidden)
-        places, original = hidden_places(hidden), batch.input_ids.flatten()
+        corrupted = model.corrupt(batch)
+        after, _ = filled(model, corrupted)
+        positions, original = masked_positions(corrupted), batch.input_ids.flatten()
         untouched = torch.ones(batch.input_ids.numel(), dtype=torch.bool)
-        untouched[places] = False
+        untouched[positions] = False
         assert torch.equal(after.input_ids.flatten()[untouched], original[untouched])
-        assert (after.input_ids.flatten()[places] != original[places]).float().mean() > 0.5, "new weights guess badly"
-        assert torch.equal(hidden.labels["masked_lm"][: len(places)], original[places])
+        assert (after.input_ids.flatten()[positions] != original[positions]).float().mean() > 0.5, (
+            "new weights guess badly"
+        )
+        assert torch.equal(corrupted.labels["masked_lm"][: len(positions)], original[positions])
 
     def test_labels_mark_exactly_the_replaced_tokens(self) -> None:
         model, batch = build(), texts()
@@ -76,14 +78,14 @@ class TestReplacing:
         assert (labels[~real] == IGNORE_INDEX).all()
 
     def test_a_correct_sample_is_labelled_original(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With a generator that always guesses right, the encoder sees the text itself: no trace of what was hidden."""
+        """With a perfect generator, the encoder's input is the original text: masked positions leave no trace."""
         model, batch = build(), texts()
-        hidden = model.corrupt(batch)
-        assert (hidden.input_ids == MASK).sum() > 10
-        truth = F.one_hot(hidden.labels["masked_lm"].clamp(min=0), SIZE) * 1e4
+        corrupted = model.corrupt(batch)
+        assert (corrupted.input_ids == MASK).sum() > 10
+        truth = F.one_hot(corrupted.labels["masked_lm"].clamp(min=0), SIZE) * 1e4
         words = objective_of(model).generator.masked_lm
         monkeypatch.setattr(words, "predict", lambda *_: truth)
-        after, _ = filled(model, hidden)
+        after, _ = filled(model, corrupted)
         assert torch.equal(after.input_ids, batch.input_ids)
         assert (after.labels["replaced_token"] == REPLACED).sum() == 0
         for field in (
@@ -98,7 +100,7 @@ class TestReplacing:
             assert torch.equal(getattr(after, field), getattr(batch, field))
 
     def test_predictions_depend_on_ids_only(self) -> None:
-        """A place that was hidden and guessed right is judged like one that never was hidden."""
+        """A masked and correctly sampled position has the label of an unmasked one."""
         model, batch = build(), texts()
         after, _ = filled(model, model.corrupt(batch))
         assert torch.equal(
@@ -110,39 +112,39 @@ class TestReplacing:
         model = build(rows=SIZE + 31)
         with torch.no_grad():
             objective_of(model).generator.masked_lm.bias[SIZE:] = 1e4
-        hidden = model.corrupt(texts())
-        after, loss = filled(model, hidden)
+        corrupted = model.corrupt(texts())
+        after, loss = filled(model, corrupted)
         assert int(after.input_ids.max()) < SIZE
         assert loss.mean().item() > 1e3, "the generator's own loss does see them"
 
     def test_the_generator_masks_like_masked_lm(self) -> None:
         lengths = [40] * 400
         batch = random_batch(lengths, length=40, pairs=False)
-        hidden = build(shake=False).corrupt(batch)
+        corrupted = build(shake=False).corrupt(batch)
         context = BuildContext(width=8, vocab_size=SIZE, vocabulary=VOCABULARY, seed=3)
         alone = masked_lm.Config(mask_token_share=0.85, keep_share=0.15).build(context)
-        assert torch.equal(hidden.input_ids, alone.corrupt(batch).input_ids)
-        places = hidden_places(hidden)
-        assert len(places) / (~batch.special_mask).sum() == pytest.approx(0.15, abs=0.002)
-        was, now = batch.input_ids.flatten()[places], hidden.input_ids.flatten()[places]
+        assert torch.equal(corrupted.input_ids, alone.corrupt(batch).input_ids)
+        positions = masked_positions(corrupted)
+        assert len(positions) / (~batch.special_mask).sum() == pytest.approx(0.15, abs=0.002)
+        was, now = batch.input_ids.flatten()[positions], corrupted.input_ids.flatten()[positions]
         assert (now == MASK).float().mean().item() == pytest.approx(0.85, abs=0.02)
         assert ((now == MASK) | (now == was)).all(), "no random words"
 
-    @pytest.mark.parametrize(("predict_at", "wanted"), [("all", "document"), ("words", "special"), ("masked", "")])
-    def test_which_tokens_are_classified(self, predict_at: str, wanted: str) -> None:
+    @pytest.mark.parametrize(("predict_at", "target"), [("all", "document"), ("words", "special"), ("masked", "")])
+    def test_which_tokens_are_classified(self, predict_at: str, target: str) -> None:
         model, batch = build(predict_at=predict_at), texts(shape=(9, 13))
-        hidden = model.corrupt(batch)
+        corrupted = model.corrupt(batch)
         expected = {"document": (batch.document_ids != 0).flatten(), "special": ~batch.special_mask.flatten()}.get(
-            wanted
+            target
         )
         if expected is None:
             expected = torch.zeros(batch.input_ids.numel(), dtype=torch.bool)
-            expected[hidden_places(hidden)] = True
-        after, _ = filled(model, hidden)
+            expected[masked_positions(corrupted)] = True
+        after, _ = filled(model, corrupted)
         assert torch.equal(after.labels["replaced_token"] != IGNORE_INDEX, expected)
-        counts = model.counts(hidden)
-        assert counts == {"masked_lm": len(hidden_places(hidden)), "replaced_token": int(expected.sum())}
-        assert {name: int(count) for name, count in model(hidden).counts.items()} == counts
+        counts = model.counts(corrupted)
+        assert counts == {"masked_lm": len(masked_positions(corrupted)), "replaced_token": int(expected.sum())}
+        assert {name: int(count) for name, count in model(corrupted).counts.items()} == counts
 
 
 class TestSampling:
@@ -151,20 +153,22 @@ class TestSampling:
         draws = 100_000
         logits = torch.tensor([0.5, 1.5, 2.5, 1.0, -0.5])
         batch = random_batch([40] * 2500, length=40).replace(sample_ids=torch.arange(draws).view(2500, 40))
-        found = sample_tokens(
+        sampled = sample_tokens(
             logits.expand(draws, 5), batch, torch.arange(draws), key=counter_random.stream_key(0, "test")
         )
-        shares = found.bincount(minlength=5) / draws
+        shares = sampled.bincount(minlength=5) / draws
         expected = logits.softmax(0)
         assert (((shares - expected) ** 2 / expected).sum() * draws).item() < 23.5
         assert (shares - expected).abs().max() < 0.005
 
-    def test_among_many_tokens_too(self) -> None:
-        """A thousand equal tokens: the noise that decides is large, where float32 must still tell numbers apart."""
+    def test_samples_among_many_tokens_are_uniform(self) -> None:
+        """A thousand equal logits: the largest noise values decide, which float32 must still distinguish."""
         draws, tokens = 6_000, 1000
         batch = random_batch([40] * 150, length=40).replace(sample_ids=torch.arange(draws).view(150, 40))
-        found = sample_tokens(torch.zeros(draws, tokens), batch, torch.arange(draws), key=7).bincount(minlength=tokens)
-        chi = ((found - draws / tokens) ** 2 / (draws / tokens)).sum().item()
+        sampled = sample_tokens(torch.zeros(draws, tokens), batch, torch.arange(draws), key=7).bincount(
+            minlength=tokens
+        )
+        chi = ((sampled - draws / tokens) ** 2 / (draws / tokens)).sum().item()
         assert abs(chi - (tokens - 1)) < 4 * (2 * tokens) ** 0.5
 
     def test_noise_is_finite_where_it_decides_and_nowhere_nan(self) -> None:
@@ -177,50 +181,50 @@ class TestSampling:
 
     def test_samples_do_not_depend_on_the_rest_of_the_batch(self) -> None:
         model = build()
-        together, _ = filled(model, model.corrupt(texts()))
-        apart_, _ = filled(model, model.corrupt(texts(pack=False)))
+        batched, _ = filled(model, model.corrupt(texts()))
+        separate, _ = filled(model, model.corrupt(texts(pack=False)))
         for number, length in enumerate(LENGTHS):
-            ours = together.input_ids.flatten()[(together.sample_ids == number).flatten()]
+            ours = batched.input_ids.flatten()[(batched.sample_ids == number).flatten()]
             assert len(ours) == length
-            assert torch.equal(ours, apart_.input_ids.flatten()[(apart_.sample_ids == number).flatten()])
+            assert torch.equal(ours, separate.input_ids.flatten()[(separate.sample_ids == number).flatten()])
 
     def test_sampling_in_chunks_gives_the_same_tokens(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = build()
-        hidden = model.corrupt(texts())
-        whole, _ = filled(model, hidden)
+        corrupted = model.corrupt(texts())
+        whole, _ = filled(model, corrupted)
         monkeypatch.setattr("bertsmith.objectives.generator.NOISE_CHUNK", 3 * SIZE)
-        assert torch.equal(filled(model, hidden)[0].input_ids, whole.input_ids)
+        assert torch.equal(filled(model, corrupted)[0].input_ids, whole.input_ids)
 
     def test_samples_depend_on_seed_and_epoch(self) -> None:
         model, batch = build(), texts()
-        hidden = model.corrupt(batch)
-        again, _ = filled(model, hidden)
-        assert torch.equal(again.input_ids, filled(model, hidden)[0].input_ids)
-        assert not torch.equal(again.input_ids, filled(model, hidden.replace(epoch=torch.tensor(1)))[0].input_ids)
+        corrupted = model.corrupt(batch)
+        repeated, _ = filled(model, corrupted)
+        assert torch.equal(repeated.input_ids, filled(model, corrupted)[0].input_ids)
+        assert not torch.equal(repeated.input_ids, filled(model, corrupted.replace(epoch=torch.tensor(1)))[0].input_ids)
         objective_of(model).generator.key += 1
-        assert not torch.equal(again.input_ids, filled(model, hidden)[0].input_ids)
+        assert not torch.equal(repeated.input_ids, filled(model, corrupted)[0].input_ids)
 
 
 class TestLearning:
     def test_the_loss_is_the_sum_of_both_terms(self) -> None:
         model, batch = build(), texts()
-        hidden = model.corrupt(batch)
-        after, generator = filled(model, hidden)
+        corrupted = model.corrupt(batch)
+        after, generator = filled(model, corrupted)
         logits, labels = model.predict(after, "replaced_token"), after.labels["replaced_token"]
-        asked = labels != IGNORE_INDEX
+        labelled = labels != IGNORE_INDEX
         assert (logits[:, 0] == 0).all()
-        judging = F.binary_cross_entropy_with_logits(logits[asked, 1], labels[asked].float())
-        loss = model(hidden)
+        discriminator = F.binary_cross_entropy_with_logits(logits[labelled, 1], labels[labelled].float())
+        loss = model(corrupted)
         assert (loss.sums["replaced_token"] / loss.counts["replaced_token"]).item() == pytest.approx(
-            judging.item(), rel=1e-5
+            discriminator.item(), rel=1e-5
         )
-        assert loss.mean().item() == pytest.approx(50 * judging.item() + generator.mean().item(), rel=1e-5)
-        right = ((logits[:, 1] > 0) == (labels == REPLACED)) & asked
-        assert int(loss.correct["replaced_token"]) == int(right.sum())
+        assert loss.mean().item() == pytest.approx(50 * discriminator.item() + generator.mean().item(), rel=1e-5)
+        perfect = ((logits[:, 1] > 0) == (labels == REPLACED)) & labelled
+        assert int(loss.correct["replaced_token"]) == int(perfect.sum())
 
     def test_the_generator_is_trained_by_its_own_loss_and_the_embeddings_by_both(self) -> None:
         model = build().double()
-        hidden = model.corrupt(texts())
+        corrupted = model.corrupt(texts())
         inner = {name for name, _ in model.named_parameters() if ".generator." in name}
         shared = {name for name, _ in model.named_parameters() if "embeddings" in name and "project" not in name}
 
@@ -229,21 +233,21 @@ class TestLearning:
             loss.backward()
             return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
-        whole = gradients(model(hidden).mean())
-        after, loss = filled(model, hidden)
+        whole = gradients(model(corrupted).mean())
+        after, loss = filled(model, corrupted)
         own = gradients(loss.mean())
         objective = objective_of(model)
-        judging = gradients(objective.loss(model.encoder(after), after, model.encoder.token_embeddings).mean())
+        discriminator = gradients(objective.loss(model.encoder(after), after, model.encoder.token_embeddings).mean())
         assert set(own) == inner | shared
-        assert not set(judging) & inner
-        assert set(whole) == inner | set(judging)
+        assert not set(discriminator) & inner
+        assert set(whole) == inner | set(discriminator)
         for name in inner:
             assert torch.equal(whole[name], own[name])
             assert name.endswith("qkv.bias") or own[name].abs().max() > 0
         for name in shared:
-            assert torch.allclose(whole[name], own[name] + judging[name], rtol=1e-9, atol=1e-12)
+            assert torch.allclose(whole[name], own[name] + discriminator[name], rtol=1e-9, atol=1e-12)
             assert own[name].abs().max() > 0
-            assert judging[name].abs().max() > 0
+            assert discriminator[name].abs().max() > 0
 
     def test_gradient_accumulation_gives_the_same_gradient(self) -> None:
         model = build().double()
@@ -268,18 +272,18 @@ class TestLearning:
             )
             for begin in range(0, 32, 8)
         ]
-        found = []
+        sampled = []
         for parts in (rows, eights):
             model.zero_grad()
-            hidden = [model.corrupt(part) for part in parts]
+            corrupted = [model.corrupt(part) for part in parts]
             counts = {
-                name: sum(model.counts(part)[name] for part in hidden) for name in ("masked_lm", "replaced_token")
+                name: sum(model.counts(part)[name] for part in corrupted) for name in ("masked_lm", "replaced_token")
             }
-            for part in hidden:
+            for part in corrupted:
                 model(part).total(counts).backward()
-            found.append({name: p.grad.clone() for name, p in model.named_parameters()})
-        for name, gradient in found[0].items():
-            assert torch.allclose(found[1][name], gradient, rtol=0, atol=1e-10 * gradient.abs().max().item() + 1e-15)
+            sampled.append({name: p.grad.clone() for name, p in model.named_parameters()})
+        for name, gradient in sampled[0].items():
+            assert torch.allclose(sampled[1][name], gradient, rtol=0, atol=1e-10 * gradient.abs().max().item() + 1e-15)
 
     def test_one_compiled_graph_serves_every_batch_of_its_shape(self) -> None:
         model = build(encoder={"layers": 1})
@@ -372,8 +376,8 @@ def test_sampling_is_part_of_the_forward(monkeypatch: pytest.MonkeyPatch) -> Non
         return seen[-1]
 
     monkeypatch.setattr(ReplacedToken, "sample_replacements", watch)
-    hidden = model.corrupt(texts())
+    corrupted = model.corrupt(texts())
     assert not seen
-    model(hidden)
+    model(corrupted)
     assert len(seen) == 1
-    assert not torch.equal(seen[0][0].input_ids, hidden.input_ids)
+    assert not torch.equal(seen[0][0].input_ids, corrupted.input_ids)

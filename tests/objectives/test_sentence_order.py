@@ -1,4 +1,4 @@
-"""In order or swapped? What is read, and that an order that can be told is learned."""
+"""Sentence order prediction: pooled input, and a learnable order is learned."""
 
 from __future__ import annotations
 

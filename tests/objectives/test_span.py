@@ -1,4 +1,4 @@
-"""Begin and end of answers: a softmax over the places of one text, whoever shares its row."""
+"""Answer spans: a softmax over the tokens of one text, independent of other texts in its row."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def test_loss_text_by_text(settings: span.Config) -> None:
     batch.labels["span"][2] = IGNORE_INDEX
     batch.labels["span"][5] = 0  # no answer
     loss = model(batch)
-    total, right = 0.0, 0
-    for number, places in enumerate(batch.labels["span"][: len(LENGTHS)].tolist()):
+    total, correct = 0.0, 0
+    for number, positions in enumerate(batch.labels["span"][: len(LENGTHS)].tolist()):
         if number == 2:
             continue
         columns = model.predict(alone(number), "span")[0].T.tolist()
-        for column, place in zip(columns, places, strict=True):
-            total += (math.log(sum(map(math.exp, column))) - column[place]) / 2
-        right += all(column[place] == max(column) for column, place in zip(columns, places, strict=True))
+        for column, position in zip(columns, positions, strict=True):
+            total += (math.log(sum(map(math.exp, column))) - column[position]) / 2
+        correct += all(column[position] == max(column) for column, position in zip(columns, positions, strict=True))
     assert loss.sums["span"].item() == pytest.approx(total, rel=1e-5)
     assert int(loss.counts["span"]) == len(LENGTHS) - 1
-    assert int(loss.correct["span"]) == right
+    assert int(loss.correct["span"]) == correct
     loss.mean().backward()
     assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
 
@@ -55,7 +55,7 @@ def test_an_answer_is_correct_where_both_ends_are(monkeypatch: pytest.MonkeyPatc
     batch = packed()
     labels = batch.labels["span"].clamp(min=0)
     logits = torch.nn.functional.one_hot(labels, 40).transpose(1, 2) * 9.0
-    logits[0, :, 1] = logits[0, :, 1].roll(1)  # one end is wrong
+    logits[0, :, 1] = logits[0, :, 1].roll(1)  # the end is wrong
     monkeypatch.setattr(model.objectives["span"], "predict", lambda *_: logits)
     assert int(model(batch).correct["span"]) == len(LENGTHS) - 1
 
@@ -64,7 +64,7 @@ def test_it_needs_no_pooler() -> None:
     model_with(span.Config(), pooler=False)(packed())
 
 
-def test_what_is_refused() -> None:
+def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(ConfigError, match="recurrent=gru must be one of none, bilstm"):
         span.Config(recurrent="gru")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="recurrent_layers=2 and recurrent_width=0 must be at least 1"):

@@ -19,18 +19,18 @@ def test_loss_word_by_word(change: dict[str, Any]) -> None:
     model = model_with(tag.Config(labels=("O", "B", "I"), **change))
     batch = packed()
     loss = model(batch)
-    _, labels, places = rows_and_labels()
-    total, right, count = 0.0, 0, 0
+    _, labels, positions = rows_and_labels()
+    total, correct, count = 0.0, 0, 0
     for number in range(len(LENGTHS)):
         everywhere = model.predict(alone(number), "tag")
         assert everywhere.shape == (LENGTHS[number], 3)
-        for place, label in zip(places["tag"][number], labels["tag"][number], strict=True):
-            total -= everywhere[place].log_softmax(0)[label].item()
-            right += int(everywhere[place].argmax()) == label
+        for position, label in zip(positions["tag"][number], labels["tag"][number], strict=True):
+            total -= everywhere[position].log_softmax(0)[label].item()
+            correct += int(everywhere[position].argmax()) == label
             count += 1
     assert loss.sums["tag"].item() == pytest.approx(total, rel=1e-5)
     assert int(loss.counts["tag"]) == count
-    assert int(loss.correct["tag"]) == right
+    assert int(loss.correct["tag"]) == correct
 
 
 def test_the_bilstm_equals_torchs_on_each_text() -> None:
@@ -48,10 +48,10 @@ def test_dropout_applies_to_the_input_of_each_bilstm_layer() -> None:
     head = model_with(tag.Config(**RECURRENT, recurrent_dropout=0.9)).objectives["tag"].recurrent
     read: list[torch.Tensor] = []
     for lstm in head.forward_lstms:
-        lstm.register_forward_pre_hook(lambda module, given: read.append(given[0]))
+        lstm.register_forward_pre_hook(lambda module, supplied: read.append(supplied[0]))
     x, lengths = torch.ones(2, 50, head.forward_lstms[0].input_size), torch.tensor([50, 9])
-    for learns in (True, False):
-        head.train(learns)(x, lengths)
+    for trains in (True, False):
+        head.train(trains)(x, lengths)
     dropped = [float((one == 0).float().mean()) for one in read]
     assert dropped[:2] == pytest.approx([0.9, 0.9], abs=0.05)
     assert dropped[2:] == [0.0, 0.0]
@@ -71,7 +71,7 @@ def test_without_indices(change: dict[str, Any]) -> None:
         model_with(tag.Config(**change))(packed().replace(indices={}))
 
 
-def test_what_is_refused() -> None:
+def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(ConfigError, match="recurrent=gru must be one of none, bilstm"):
         tag.Config(recurrent="gru")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="recurrent_layers=0 and recurrent_width=768 must be at least 1"):

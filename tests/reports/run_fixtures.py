@@ -69,15 +69,15 @@ class RunBuilder:
 
 def finished_run(folder: Path, *, recipe: dict[str, Any] | None = None) -> Path:
     """A finished run of forty steps with evaluations and checkpoints."""
-    made = RunBuilder(folder, recipe=recipe)
-    made.write("start", step=0, notes=[])
+    built = RunBuilder(folder, recipe=recipe)
+    built.write("start", step=0, notes=[])
     chance = {"chance": {"next_sentence": 0.5}, "chance_loss": {"next_sentence": math.log(2)}}
-    made.write("facts", step=0, parameters=12_345, device="cpu", unigram={"guess_lm": 7.25}, **chance, padding=0.04)
+    built.write("facts", step=0, parameters=12_345, device="cpu", unigram={"guess_lm": 7.25}, **chance, padding=0.04)
     for begin in (1, 11, 21, 31):
-        made.steps(begin, begin + 9)
-        made.evaluation(begin + 9, 6.0 - begin / 20 if begin < 31 else 5.5)
-        made.checkpoint(begin + 9)
-    made.write("finish", step=40, steps=40, tokens=20_000, seconds=10.0, loss=6.2)
+        built.steps(begin, begin + 9)
+        built.evaluation(begin + 9, 6.0 - begin / 20 if begin < 31 else 5.5)
+        built.checkpoint(begin + 9)
+    built.write("finish", step=40, steps=40, tokens=20_000, seconds=10.0, loss=6.2)
     return folder
 
 

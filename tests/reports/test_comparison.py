@@ -40,9 +40,9 @@ def test_scores_have_equal_columns(tmp_path: Path) -> None:
 
 
 def test_summary_is_plain_json(tmp_path: Path) -> None:
-    made = RunBuilder(tmp_path / "run")
-    made.steps(1, 3, loss=float("nan"))
-    facts = json.loads(json.dumps(summary(read_run(made.folder)), allow_nan=False))
+    built = RunBuilder(tmp_path / "run")
+    built.steps(1, 3, loss=float("nan"))
+    facts = json.loads(json.dumps(summary(read_run(built.folder)), allow_nan=False))
     assert facts["training"]["loss"] is None
     assert facts["steps"] == 3
 
@@ -51,8 +51,8 @@ def test_runs_with_the_same_folder_name_get_unique_names(tmp_path: Path) -> None
     for name in ("x/run", "y/run", "other"):
         finished_run(tmp_path / name)
     assert [run.name for run in read_runs([tmp_path])] == ["other", "x/run", "y/run"]
-    again = read_runs([tmp_path / "x" / "run", tmp_path / "x" / ".." / "x" / "run"])
-    assert [run.name for run in again] == ["run"]
+    repeated = read_runs([tmp_path / "x" / "run", tmp_path / "x" / ".." / "x" / "run"])
+    assert [run.name for run in repeated] == ["run"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(BertsmithError, match="no run in"):
         read_runs([tmp_path / "empty"])
@@ -63,15 +63,15 @@ def test_baselines_titles_and_headline(tmp_path: Path) -> None:
     assert baselines(run, "loss/guess_lm") == {"unigram 7.25": 7.25}
     assert baselines(run, "accuracy/next_sentence") == {"chance 50%": 0.5}
     assert baselines(run, "loss/next_sentence") == {"chance 0.69": pytest.approx(math.log(2))}
-    told = replace(run, facts={"chance": {"next_sentence": 1.0, "kind": 0.25}, "unigram": "?"})
-    assert baselines(told, "accuracy/kind") == {"chance 25%": 0.25}
-    assert baselines(told, "accuracy/next_sentence") == baselines(told, "loss/kind") == {}
+    output = replace(run, facts={"chance": {"next_sentence": 1.0, "kind": 0.25}, "unigram": "?"})
+    assert baselines(output, "accuracy/kind") == {"chance 25%": 0.25}
+    assert baselines(output, "accuracy/next_sentence") == baselines(output, "loss/kind") == {}
     assert baselines(run, "loss") == {}
     assert perplexity("loss/guess_lm", 0.0) == 1.0
     assert perplexity("loss/next_sentence", 0.0) is None
     assert title("loss/guess_lm") == ("Loss: guess lm", "nats")
     assert title("matthews") == ("Matthews", "")
-    found = headline(run)
-    assert found["steps"] == "40 of 40"
-    assert found["parameters"] == "12.3k"
-    assert found["best"] == "5.650 at step 30"
+    result = headline(run)
+    assert result["steps"] == "40 of 40"
+    assert result["parameters"] == "12.3k"
+    assert result["best"] == "5.650 at step 30"

@@ -19,13 +19,13 @@ def test_each_module_is_bundled_once_after_its_imports(tmp_path: Path) -> None:
     )
     (shared / "low.js").write_text("export class Three {}\nconst text = 'export const four';\n")
     (shared / "page.js").write_text("the first folder wins")
-    found = bundle_modules("page.js", [own, shared])
-    assert found.startswith('"use strict";\n')
-    assert "import" not in found
-    assert found.index("class Three") < found.index("const one") < found.index("one();")
-    assert found.count("class Three") == 1
-    assert "'export const four'" in found
-    assert "\nexport" not in found
+    result = bundle_modules("page.js", [own, shared])
+    assert result.startswith('"use strict";\n')
+    assert "import" not in result
+    assert result.index("class Three") < result.index("const one") < result.index("one();")
+    assert result.count("class Three") == 1
+    assert "'export const four'" in result
+    assert "\nexport" not in result
 
 
 def test_a_name_defined_twice_is_an_error(tmp_path: Path) -> None:

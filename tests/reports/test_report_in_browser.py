@@ -36,8 +36,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def path_of(page: Any) -> str:
-    found: str = page.locator("svg.chart").first.locator("path.curve").last.get_attribute("d")
-    return found
+    result: str = page.locator("svg.chart").first.locator("path.curve").last.get_attribute("d")
+    return result
 
 
 def button(page: Any, name: str) -> Any:
@@ -47,7 +47,7 @@ def button(page: Any, name: str) -> Any:
 def test_curves_axes_and_logarithm(visit: Any) -> None:
     page = visit("one")
     assert page.locator("svg.chart").count() == 7
-    assert all(page.locator("svg.chart").nth(place).locator("path.curve").count() for place in range(7))
+    assert all(page.locator("svg.chart").nth(position).locator("path.curve").count() for position in range(7))
     assert page.get_by_text("unigram 7.25").count() == 1
     before = path_of(page)
     button(page, "log").click()

@@ -51,13 +51,13 @@ def test_the_page_makes_no_requests(tmp_path: Path) -> None:
 
 def test_text_of_a_run_is_escaped(tmp_path: Path) -> None:
     recipe = RECIPE | {"name": EVIL, EVIL: {"nested": EVIL}}
-    made = RunBuilder(tmp_path / EVIL.replace("/", "\u2215"), recipe=recipe)
-    made.write("start", step=0, notes=[EVIL])
-    made.write("facts", step=0, device=EVIL, tokenizer=EVIL, data=EVIL, unigram={EVIL: 1.0})
-    made.write("step", **{"step": 1, "loss": 1.0, f"loss/{EVIL}": 2.0, EVIL: 3.0, "tokens": 1, "seconds": 1.0})
-    made.write("evaluation", **{"step": 1, "loss": 1.0, f"accuracy/{EVIL}": 0.5})
+    built = RunBuilder(tmp_path / EVIL.replace("/", "\u2215"), recipe=recipe)
+    built.write("start", step=0, notes=[EVIL])
+    built.write("facts", step=0, device=EVIL, tokenizer=EVIL, data=EVIL, unigram={EVIL: 1.0})
+    built.write("step", **{"step": 1, "loss": 1.0, f"loss/{EVIL}": 2.0, EVIL: 3.0, "tokens": 1, "seconds": 1.0})
+    built.write("evaluation", **{"step": 1, "loss": 1.0, f"accuracy/{EVIL}": 0.5})
     plain = write_report([finished_run(tmp_path / "plain")], tmp_path / "plain.html").read_text(encoding="utf-8")
-    for runs in ([made.folder], [made.folder, tmp_path / "plain"]):
+    for runs in ([built.folder], [built.folder, tmp_path / "plain"]):
         text = write_report(runs, tmp_path / "page.html").read_text(encoding="utf-8")
         read = Reader(text)
         tags = [tag for tag, _ in read.elements]
@@ -80,12 +80,12 @@ def test_several_runs_share_the_charts(tmp_path: Path) -> None:
 
 
 def test_a_long_run_makes_a_small_page(tmp_path: Path) -> None:
-    made = RunBuilder(tmp_path / "run")
-    long_log(made.folder / "events.jsonl", 60_000, odd=(5, 30_000))
-    lines = (made.folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    built = RunBuilder(tmp_path / "run")
+    long_log(built.folder / "events.jsonl", 60_000, odd=(5, 30_000))
+    lines = (built.folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
     lines[45_678] = re.sub(r'"loss": [\d.]+', '"loss": 77.0', lines[45_678], count=1)
-    (made.folder / "events.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    path = write_report([made.folder], tmp_path / "page.html")
+    (built.folder / "events.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path = write_report([built.folder], tmp_path / "page.html")
     assert path.stat().st_size < 2_000_000
     chart = next(chart for chart in embedded(path.read_text(encoding="utf-8"))["charts"] if chart["name"] == "loss")
     assert all(len(series["x"]) <= 2000 for series in chart["series"])
@@ -95,8 +95,8 @@ def test_a_long_run_makes_a_small_page(tmp_path: Path) -> None:
 
 def test_the_page_of_many_runs_stays_small(tmp_path: Path) -> None:
     for number in range(8):
-        made = RunBuilder(tmp_path / f"run{number}")
-        long_log(made.folder / "events.jsonl", 4000)
+        built = RunBuilder(tmp_path / f"run{number}")
+        long_log(built.folder / "events.jsonl", 4000)
     folders = sorted(tmp_path.glob("run*"))
     assert write_report(folders, tmp_path / "page.html").stat().st_size < 2_000_000
 

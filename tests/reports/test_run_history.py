@@ -33,16 +33,16 @@ def test_a_finished_run(tmp_path: Path) -> None:
 
 
 def test_steps_abandoned_by_a_resumed_run_do_not_count(tmp_path: Path) -> None:
-    made = RunBuilder(tmp_path / "run")
-    made.write("start", step=0, notes=[])
-    made.steps(1, 10)
-    made.checkpoint(10)
-    made.steps(11, 18, loss=99.0)
-    made.evaluation(15, 1.0)
-    made.now += 1000  # nobody was at it
-    made.write("start", step=10, notes=["step-00000015 was passed over: damaged"])
-    made.steps(11, 14)
-    run = read_run(made.folder)
+    built = RunBuilder(tmp_path / "run")
+    built.write("start", step=0, notes=[])
+    built.steps(1, 10)
+    built.checkpoint(10)
+    built.steps(11, 18, loss=99.0)
+    built.evaluation(15, 1.0)
+    built.now += 1000  # nobody was at it
+    built.write("start", step=10, notes=["step-00000015 was passed over: damaged"])
+    built.steps(11, 14)
+    run = read_run(built.folder)
     assert run.steps == 14
     assert run.curves["loss"].steps.tolist() == list(range(1, 15))
     assert run.curves["loss"].values.max() < 99
@@ -50,26 +50,26 @@ def test_steps_abandoned_by_a_resumed_run_do_not_count(tmp_path: Path) -> None:
     assert not run.held_out
     assert run.notes == ("resumed from step 10: step-00000015 was passed over: damaged",)
     assert run.state == "unfinished"
-    made.steps(15, 20)
-    found = read_run(made.folder).curves["loss"]
-    wanted = last_of_each_step(read_events(made.folder / "events.jsonl"), "step")
-    assert found.values.tolist() == [event["loss"] for event in wanted]
+    built.steps(15, 20)
+    result = read_run(built.folder).curves["loss"]
+    expected = last_of_each_step(read_events(built.folder / "events.jsonl"), "step")
+    assert result.values.tolist() == [event["loss"] for event in expected]
 
 
 def test_states(tmp_path: Path) -> None:
-    made = RunBuilder(tmp_path / "run")
-    assert read_run(made.folder).state == "unfinished"
-    assert read_run(made.folder).steps == 0
-    made.write("start", step=0, notes=[])
-    made.steps(1, 3)
-    assert read_run(made.folder).state == "unfinished"
-    made.checkpoint(3)
-    assert read_run(made.folder).state == "stopped"
-    with Disk().lock(made.folder):
-        assert read_run(made.folder).state == "running"
-    assert read_run(made.folder).state == "stopped"
-    (made.folder / "last").mkdir()
-    assert read_run(made.folder).state == "finished"
+    built = RunBuilder(tmp_path / "run")
+    assert read_run(built.folder).state == "unfinished"
+    assert read_run(built.folder).steps == 0
+    built.write("start", step=0, notes=[])
+    built.steps(1, 3)
+    assert read_run(built.folder).state == "unfinished"
+    built.checkpoint(3)
+    assert read_run(built.folder).state == "stopped"
+    with Disk().lock(built.folder):
+        assert read_run(built.folder).state == "running"
+    assert read_run(built.folder).state == "stopped"
+    (built.folder / "last").mkdir()
+    assert read_run(built.folder).state == "finished"
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["as the system lists locks", "as a lock is tried"])
@@ -89,13 +89,13 @@ def test_checking_a_lock_does_not_take_it(tmp_path: Path, listed: bool, monkeypa
 
 
 def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
-    made = RunBuilder(tmp_path / "run")
-    made.write("start", step=0, notes=[])
-    made.steps(1, 80)
-    made.write("step", **step_facts(81, loss=float("nan"), gradient_norm=float("inf"), skipped=True))
-    made.steps(82, 90)
-    made.write("evaluation", step=90, loss=float("nan"))
-    run = read_run(made.folder)
+    built = RunBuilder(tmp_path / "run")
+    built.write("start", step=0, notes=[])
+    built.steps(1, 80)
+    built.write("step", **step_facts(81, loss=float("nan"), gradient_norm=float("inf"), skipped=True))
+    built.steps(82, 90)
+    built.write("evaluation", step=90, loss=float("nan"))
+    run = read_run(built.folder)
     assert np.flatnonzero(np.isnan(run.curves["loss"].values)).tolist() == [80]
     assert np.isposinf(run.curves["gradient_norm"].values[80])
     assert run.notes == ("skipped 1 update because a loss or gradient was not finite: step 81",)
@@ -103,13 +103,13 @@ def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
 
 
 def test_an_unterminated_line_is_read_later(tmp_path: Path) -> None:
-    made = RunBuilder(tmp_path / "run")
-    made.steps(1, 3)
-    events = made.folder / "events.jsonl"
+    built = RunBuilder(tmp_path / "run")
+    built.steps(1, 3)
+    events = built.folder / "events.jsonl"
     whole = events.read_bytes()
     fourth = whole.splitlines(keepends=True)[0].replace(b'"step": 1,', b'"step": 4,')
     events.write_bytes(whole + fourth[:50])
-    reader = RunReader(made.folder)
+    reader = RunReader(built.folder)
     assert reader.read().steps == 3
     events.write_bytes(whole + fourth)
     assert reader.read().steps == 4
@@ -165,10 +165,10 @@ def test_wrong_folders(tmp_path: Path) -> None:
         read_run(tmp_path / "absent")
     with pytest.raises(BertsmithError, match="is not a run folder"):
         read_run(tmp_path)
-    made = RunBuilder(tmp_path / "run")
-    (made.folder / "recipe.json").write_text('{"name": \n oops}', encoding="utf-8")
+    built = RunBuilder(tmp_path / "run")
+    (built.folder / "recipe.json").write_text('{"name": \n oops}', encoding="utf-8")
     with pytest.raises(DataError, match=r"recipe\.json:2 is not a recipe"):
-        read_run(made.folder)
+        read_run(built.folder)
 
 
 def test_runs_are_found_below_a_folder(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ def test_list(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = call("runs", "list")
     assert done.returncode == 0, done.stderr
     assert all(word in done.stdout for word in ("first", "second", "made/up", "finished", "40/40", "2,000", "6.200"))
-    found = json.loads(call("runs", "list", runs, "--json").stdout)
-    assert [run["run"] for run in found["runs"]] == ["first", "second"]
+    result = json.loads(call("runs", "list", runs, "--json").stdout)
+    assert [run["run"] for run in result["runs"]] == ["first", "second"]
 
 
 def test_list_continues_past_a_damaged_run(runs: Path) -> None:
@@ -57,24 +57,24 @@ def test_show(runs: Path) -> None:
 
 
 def test_show_follows_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = RunBuilder(tmp_path / "run")
-    made.write("start", step=0, notes=[])
-    made.steps(1, 5)
+    built = RunBuilder(tmp_path / "run")
+    built.write("start", step=0, notes=[])
+    built.steps(1, 5)
     monkeypatch.setattr("bertsmith.reports.terminal_runs.REFRESH", 0.02)
     locked = threading.Event()
 
     def train() -> None:
-        with Disk().lock(made.folder):
+        with Disk().lock(built.folder):
             locked.set()
             time.sleep(0.3)
-            made.steps(6, 12)
-            made.checkpoint(12)
+            built.steps(6, 12)
+            built.checkpoint(12)
 
     trainer = threading.Thread(target=train)
     began = time.monotonic()
     trainer.start()
     locked.wait()
-    done = call("runs", "show", made.folder, "--follow")
+    done = call("runs", "show", built.folder, "--follow")
     seconds = time.monotonic() - began
     trainer.join()
     assert seconds >= 0.3  # until nobody works in it
@@ -134,7 +134,9 @@ def test_many_runs_are_compared_in_several_tables(width: int, tmp_path: Path, mo
         assert settings[1].split() == ["seed", *map(str, range(8))]
     else:
         sentences = " ".join(" ".join(settings).split())
-        assert all(f"{names[place]} compared with {names[0]}: seed={place}" in sentences for place in range(1, 8))
+        assert all(
+            f"{names[position]} compared with {names[0]}: seed={position}" in sentences for position in range(1, 8)
+        )
     assert len(tables) == {60: 8, 100: 4, 250: 1}[width]
     assert all(table[1].split()[0] == "state" for table in tables), "every table says what its numbers are"
     assert [name for table in tables for name in table[0].split()] == names
@@ -153,7 +155,7 @@ def test_runs_with_long_names_are_numbered(tmp_path: Path, monkeypatch: pytest.M
     assert "…" not in text
     assert all(text.count(name) == 1 for name in names)
     listed, settings, numbers, *_ = (block.split("\n") for block in text.split("\n\n"))
-    assert listed == [f"{place}  {name}" for place, name in enumerate(names, 1)]
+    assert listed == [f"{position}  {name}" for position, name in enumerate(names, 1)]
     assert [line.split() for line in settings] == [["setting", "1", "2"], ["seed", "0", "1"]]
     assert numbers[0].split() == ["1", "2"]
     assert "perplexity of guess lm" in text
@@ -170,8 +172,8 @@ def test_an_absent_group_of_settings_is_reported_once(tmp_path: Path, monkeypatc
     terminal_runs.comparison([read_run(tmp_path / name) for name in ("first-of-all-the-runs", "another-of-these-runs")])
     assert "objectives.b.rate" in output.getvalue(), "in one table where that has room"
     output.truncate(0)
-    found = [read_run(tmp_path / name) for name in ("first-of-all-the-runs", "another-of-these-runs", "a-third")]
-    terminal_runs.comparison(found)
+    result = [read_run(tmp_path / name) for name in ("first-of-all-the-runs", "another-of-these-runs", "a-third")]
+    terminal_runs.comparison(result)
     text = " ".join(output.getvalue().split())
     first = "compared with first-of-all-the-runs:"
     assert (

@@ -23,8 +23,8 @@ def dots(lines: list[str]) -> set[tuple[int, int]]:
         for row, line in enumerate(lines)
         for column, letter in enumerate(line)
         if ord(letter) in BRAILLE and letter != "⣿"
-        for place, (down, across) in enumerate(bits)
-        if (ord(letter) - 0x2800) >> place & 1
+        for position, (down, across) in enumerate(bits)
+        if (ord(letter) - 0x2800) >> position & 1
     }
 
 
@@ -122,14 +122,14 @@ def test_spark() -> None:
 )
 def test_smoothing_is_the_weighted_mean_of_finite_values(values: list[float], weight: float) -> None:
     total = weighs = 0.0
-    for value, found in zip(values, smooth(values, weight), strict=True):
+    for value, result in zip(values, smooth(values, weight), strict=True):
         there = np.isfinite(value)
         total = weight * total + (1 - weight) * (value if there else 0.0)
         weighs = weight * weighs + (1 - weight) * there
         if weighs < 1e-250:
-            assert np.isnan(found) or weighs > 0
+            assert np.isnan(result) or weighs > 0
         else:
-            assert found == pytest.approx(total / weighs, abs=1e-6)
+            assert result == pytest.approx(total / weighs, abs=1e-6)
 
 
 def test_smoothing_has_no_bias_at_the_beginning() -> None:
@@ -141,10 +141,10 @@ def test_smoothing_has_no_bias_at_the_beginning() -> None:
 @given(st.integers(1, 5000), st.integers(4, 300))
 def test_thinning_keeps_ends_and_extremes(length: int, points: int) -> None:
     y = np.random.default_rng(length).normal(size=length)
-    places = thin(y, points)
-    assert len(places) <= max(points, 4)
-    assert {0, length - 1, int(y.argmax()), int(y.argmin())} <= set(places.tolist())
-    assert (np.diff(places) > 0).all()
+    positions = thin(y, points)
+    assert len(positions) <= max(points, 4)
+    assert {0, length - 1, int(y.argmax()), int(y.argmin())} <= set(positions.tolist())
+    assert (np.diff(positions) > 0).all()
 
 
 def test_thinning_keeps_gaps() -> None:

@@ -1,4 +1,4 @@
-"""What the roads from text to a model in use share: a small text, small sizes, verbs that go well, a task."""
+"""Fixtures of end-to-end tests: a small text, small sizes, successful commands, a task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertsmith.training.log import last_of_each_step, read_events
 
 LINE = "the smith heats iron and strikes an anvil while fire burns 쇠를 두드린다"
 ACCENTED = f"{LINE} café"
-STEPS, HALF = 16, 8  # of a run of these sizes, and up to its first checkpoint
+STEPS, HALF = 16, 8  # steps of a run, and up to its first checkpoint
 SMALL = [
     "encoder.width=32",
     "encoder.heads=2",
@@ -33,21 +33,21 @@ SMALL = [
 
 
 def gone_well(*words: object) -> Done:
-    """What a verb leaves behind, once it has gone well."""
-    found = call(*words)
-    assert found.returncode == 0, found.stderr
-    return found
+    """The result of a command that must succeed."""
+    result = call(*words)
+    assert result.returncode == 0, result.stderr
+    return result
 
 
 def done(*words: object) -> Any:
-    """What a verb says in JSON, once it has gone well."""
+    """The JSON output of a command that must succeed."""
     return json.loads(gone_well(*words, "--json").stdout)
 
 
 def write_text(
     base: Path, line: str = LINE, *, between: str = "\n", documents: int = 120, sentences: int = 8, words: int = 5
 ) -> Path:
-    """Documents of so many sentences of so many words of the line, with that between the sentences."""
+    """Writes documents of random sentences from the words of a line."""
     draw, known = random.Random(0), line.split()
     texts = [
         between.join(" ".join(draw.choices(known, k=words)) + "." for _ in range(sentences)) for _ in range(documents)
@@ -57,7 +57,7 @@ def write_text(
 
 
 def make_shards(base: Path, text: Path, *tokenizer: object) -> None:
-    """Shards of the text, with a tokenizer that is trained on it by these words of the command line."""
+    """Shards of the text, with a tokenizer trained on it by these command line arguments."""
     alone = ["--workers", 1]
     done("tokenizer", "train", text, "-o", base / "t", *tokenizer, *alone)
     done("prepare", text, "-t", base / "t", "-o", base / "shards", "--held-out", 0.1, *alone)
@@ -69,7 +69,7 @@ def where(base: Path, name: str) -> list[object]:
 
 
 def pretrain(base: Path, name: str, recipe: str, *settings: str) -> None:
-    """A whole run of that name on the shards."""
+    """A complete run of that name on the shards."""
     assert done("pretrain", recipe, *where(base, name), *settings)["steps"] == STEPS
 
 
@@ -77,7 +77,7 @@ def pretrain(base: Path, name: str, recipe: str, *settings: str) -> None:
 def road_of(
     base: Path, recipe: str, *settings: str, tokenizer: list[object], line: str = LINE, between: str = "\n"
 ) -> Iterator[Path]:
-    """Text, tokenizer, shards and a pre-training run in one folder; what is done with them is done in one thread."""
+    """Text, tokenizer, shards and a pre-training run in one folder, in one thread."""
     with threads(1):
         make_shards(base, write_text(base, line, between=between), *tokenizer)
         pretrain(base, "run", recipe, *settings)
@@ -85,19 +85,19 @@ def road_of(
 
 
 def resume(base: Path, name: str) -> None:
-    """A run of that name that goes on from the first checkpoint of `run`."""
+    """A run of that name resumed from the first checkpoint of `run`."""
     middle = min((base / "run" / "checkpoints").iterdir())
     assert int(middle.name.removeprefix("step-")) == HALF
     done("pretrain", base / "run" / "recipe.json", *where(base, name), "--resume", middle)
 
 
 def steps(run: Path) -> list[dict[str, Any]]:
-    """What a run's log says of each step."""
+    """The step events of a run."""
     return last_of_each_step(read_events(run / "events.jsonl"), "step")
 
 
 def metals(base: Path) -> list[object]:
-    """A task for `finetune`: which metal stands in the text?"""
+    """A task for `finetune`: which metal occurs in the text?"""
     draw = random.Random(1)
     for name, count in (("train", 128), ("dev", 32)):
         rows = []

@@ -18,14 +18,14 @@ SIZES = [*SMALL, "encoder.embedding_width=16", "max_length=32", "learning_rate=3
 @pytest.fixture(scope="module")
 def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     base, pieces = tmp_path_factory.mktemp("albert"), ["--kind", "unigram", "--vocab-size", 120]
-    with road_of(base, "albert/tiny", *SIZES, tokenizer=pieces, line=ACCENTED, between=" ") as found:
-        yield found
+    with road_of(base, "albert/tiny", *SIZES, tokenizer=pieces, line=ACCENTED, between=" ") as result:
+        yield result
 
 
-def test_it_learns_and_says_how_well(road: Path) -> None:
-    found = steps(road / "run")
-    assert found[-1]["loss/masked_lm"] < found[0]["loss/masked_lm"] - 0.5
-    assert {"loss/sentence_order", "accuracy/sentence_order"} <= set(found[0])
+def test_pretraining_reduces_the_loss_and_reports_metrics(road: Path) -> None:
+    result = steps(road / "run")
+    assert result[-1]["loss/masked_lm"] < result[0]["loss/masked_lm"] - 0.5
+    assert {"loss/sentence_order", "accuracy/sentence_order"} <= set(result[0])
     assert len(last_of_each_step(read_events(road / "run" / "events.jsonl"), "evaluation")) == 2
     settings = json.loads((road / "run" / "last" / "config.json").read_text())
     assert settings["architectures"] == ["AlbertForPreTraining"]
@@ -34,17 +34,17 @@ def test_it_learns_and_says_how_well(road: Path) -> None:
 
 def test_a_resumed_run_ends_with_the_same_bits(road: Path) -> None:
     resume(road, "again")
-    mine, other = ([step["loss"] for step in steps(road / name)] for name in ("again", "run"))
-    assert mine == other[8:]
-    one, another = (road / name / "last" / "model.safetensors" for name in ("again", "run"))
-    assert one.read_bytes() == another.read_bytes()
+    actual, other = ([step["loss"] for step in steps(road / name)] for name in ("again", "run"))
+    assert actual == other[8:]
+    one, second = (road / name / "last" / "model.safetensors" for name in ("again", "run"))
+    assert one.read_bytes() == second.read_bytes()
 
 
-def test_a_dry_run_tells_what_is_asked(road: Path) -> None:
+def test_a_dry_run_reports_the_objectives(road: Path) -> None:
     dry = [*where(road, "dry"), "--dry-run"]
-    found = json.dumps(done("pretrain", "albert/tiny", *dry, *SIZES))
-    assert "of these swapped" in found
-    assert "chance 0.693" in found
+    result = json.dumps(done("pretrain", "albert/tiny", *dry, *SIZES))
+    assert "of these swapped" in result
+    assert "chance 0.693" in result
     wrong = call("pretrain", "albert/tiny", *dry, "packing.kind=pairs", "max_length=32", *SIZES, "--json")
     assert (
         "sentence_order needs the labels of packing.kind=ordered_pairs, but packing.kind=pairs"
@@ -52,26 +52,26 @@ def test_a_dry_run_tells_what_is_asked(road: Path) -> None:
     )
 
 
-def test_it_fills_gaps_and_gives_vectors(road: Path) -> None:
-    found = done("fill-mask", road / "run" / "last", "the smith [MASK] iron")
-    assert len(found["fillings"][0]) == 5
+def test_masks_are_filled_and_texts_embedded(road: Path) -> None:
+    result = done("fill-mask", road / "run" / "last", "the smith [MASK] iron")
+    assert len(result["fillings"][0]) == 5
     (road / "some.txt").write_text("the smith heats iron\n쇠를 두드린다\n", encoding="utf-8")
-    made = call("embed", road / "run" / "last", road / "some.txt", "-o", road / "vectors.npy")
-    assert made.returncode == 0, made.stderr
+    built = call("embed", road / "run" / "last", road / "some.txt", "-o", road / "vectors.npy")
+    assert built.returncode == 0, built.stderr
 
 
-def test_it_is_fine_tuned(road: Path) -> None:
+def test_the_model_can_be_fine_tuned(road: Path) -> None:
     files = metals(road)
     settings = ["epochs=12", "batch_size=16", "learning_rate=1e-2", "max_length=32"]
-    found = done("finetune", road / "run" / "last", *files, "-o", road / "tuned", "--device", "cpu", *settings)
-    assert found[f"score/{found['main']}"] > 0.9, found
-    said = call("predict", road / "tuned", "--file", road / "dev.jsonl", "--device", "cpu")
-    assert said.stdout.count("iron") + said.stdout.count("anvil") >= 32
+    result = done("finetune", road / "run" / "last", *files, "-o", road / "tuned", "--device", "cpu", *settings)
+    assert result[f"score/{result['main']}"] > 0.9, result
+    output = call("predict", road / "tuned", "--file", road / "dev.jsonl", "--device", "cpu")
+    assert output.stdout.count("iron") + output.stdout.count("anvil") >= 32
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["share_attention", "nsp"])
-def test_ablations_train_and_are_used(name: str, road: Path) -> None:
+def test_ablations_train_and_predict(name: str, road: Path) -> None:
     shorter = ["encoder.layers=2", "steps=2", "warmup=0.5"]
     done("pretrain", f"albert/{name}", *where(road, name), *SIZES, *shorter)
     settings = json.loads((road / name / "last" / "config.json").read_text())

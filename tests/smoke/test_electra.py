@@ -1,4 +1,4 @@
-"""ELECTRA from text to a fine-tuned model, through the command line; killed, it goes on bit for bit."""
+"""ELECTRA from text to a fine-tuned model on the command line; a killed run resumes bit-identically."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PROGRAM = "from bertsmith.cli import main\nif __name__ == '__main__':\n    main(
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Text, shards, and a whole run."""
+    """Text, shards and a complete run."""
     base = tmp_path_factory.mktemp("electra")
     alone = ["--workers", 1, "-q"]
     with threads(1):
@@ -59,32 +59,32 @@ def losses(run: Path) -> list[str]:
     return [float(step["loss"]).hex() for step in steps(run)]
 
 
-def test_both_networks_learn_and_are_left_behind(base: Path) -> None:
+def test_both_networks_train_and_are_saved(base: Path) -> None:
     log = steps(base / "run")
     assert len(log) == 8
     for part in ("masked_lm", "replaced_token"):
         assert log[-1][f"loss/{part}"] < log[0][f"loss/{part}"] - 0.05
     for name in ("best", "last"):
-        judge, _, facts = open_model(base / "run" / name)
+        discriminator, _, facts = open_model(base / "run" / name)
         assert facts.architectures == ("ElectraForPreTraining",)
-        assert list(judge.objectives) == ["replaced_token"]
+        assert list(discriminator.objectives) == ["replaced_token"]
         guesser, _, facts = open_model(base / "run" / "generator" / name)
         assert facts.architectures == ("ElectraForMaskedLM",)
         assert guesser.encoder.width == 16
-        assert torch.equal(guesser.encoder.token_embeddings, judge.encoder.token_embeddings)
+        assert torch.equal(guesser.encoder.token_embeddings, discriminator.encoder.token_embeddings)
     card = (base / "run" / "last" / "README.md").read_text()
-    assert f"| parameters | {sum(weight.numel() for weight in judge.parameters()):,} |" in card
-    found = done("fill-mask", base / "run" / "generator" / "best", "the smith [MASK] iron")
-    assert len(found["fillings"][0]) == 5
+    assert f"| parameters | {sum(weight.numel() for weight in discriminator.parameters()):,} |" in card
+    result = done("fill-mask", base / "run" / "generator" / "best", "the smith [MASK] iron")
+    assert len(result["fillings"][0]) == 5
 
 
-def test_a_run_s_facts(base: Path) -> None:
+def test_the_facts_of_a_run(base: Path) -> None:
     (facts,) = [event for event in read_events(base / "run" / "events.jsonl") if event["kind"] == "facts"]
     assert set(facts["unigram"]) == {"masked_lm"}
     assert 0.8 < facts["chance"]["replaced_token"] < 0.9
 
 
-def test_killed_and_gone_on_gives_the_same_bits(base: Path) -> None:
+def test_a_killed_and_resumed_run_is_bit_identical(base: Path) -> None:
     (base / "program.py").write_text(PROGRAM)
     words = [str(word) for word in pretraining(base, base / "again")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -100,23 +100,23 @@ def test_killed_and_gone_on_gives_the_same_bits(base: Path) -> None:
     gone_well(*words)
     assert losses(base / "again") == losses(base / "run")
     for folder in ("last", "generator/last"):
-        ours, theirs = ((base / run / folder / "model.safetensors").read_bytes() for run in ("again", "run"))
-        assert ours == theirs
+        actual, expected = ((base / run / folder / "model.safetensors").read_bytes() for run in ("again", "run"))
+        assert actual == expected
 
 
 @pytest.mark.slow
-def test_a_second_stage_takes_both_networks(base: Path) -> None:
+def test_a_second_stage_starts_from_both_networks(base: Path) -> None:
     shorter = ["steps=1", "warmup=0", "learning_rate=0", "eval_every=0", f"start={base / 'run' / 'last'}"]
     gone_well(*pretraining(base, base / "second"), *shorter)
     start = next(event for event in read_events(base / "second" / "events.jsonl") if event["kind"] == "start")
-    wanted = [base / "run" / "last", base / "run" / "generator" / "last"]
-    assert start["notes"] == [f"started from the weights of {folder}" for folder in wanted]
+    expected_value = [base / "run" / "last", base / "run" / "generator" / "last"]
+    assert start["notes"] == [f"started from the weights of {folder}" for folder in expected_value]
     for folder in ("last", "generator/last"):
-        ours, theirs = ((base / run / folder / "model.safetensors").read_bytes() for run in ("second", "run"))
-        assert ours == theirs
+        actual, expected = ((base / run / folder / "model.safetensors").read_bytes() for run in ("second", "run"))
+        assert actual == expected
 
 
-def test_fine_tuned_judged_and_embedded(base: Path) -> None:
+def test_fine_tuning_evaluation_and_embedding(base: Path) -> None:
     rows = [f"{word} the smith\t{label}" for word, label in (("iron", "metal"), ("fire", "heat")) for _ in range(12)]
     (base / "task.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
     files = ["--train", base / "task.tsv", "--dev", base / "task.tsv", "-o", base / "tuned", "--device", "cpu", "-q"]
@@ -124,8 +124,8 @@ def test_fine_tuned_judged_and_embedded(base: Path) -> None:
     gone_well("finetune", base / "run" / "best", "-t", "classification", *files, *settings)
     _, _, facts = open_model(base / "tuned" / "best")
     assert facts.architectures == ("ElectraForSequenceClassification",)
-    (found,) = done("classify", base / "tuned" / "best", "iron the smith")["predictions"]
-    assert found["results"][0]["label"] in ("metal", "heat")
+    (result,) = done("classify", base / "tuned" / "best", "iron the smith")["predictions"]
+    assert result["results"][0]["label"] in ("metal", "heat")
     (base / "texts.txt").write_text("iron\nfire burns\n")
     gone_well("embed", base / "run" / "best", base / "texts.txt", "-o", base / "v.npy")
     assert np.load(base / "v.npy").shape == (2, 32)

@@ -1,4 +1,4 @@
-"""`modern` by the command line at the smallest size: text, shards, steps, use, fine-tuning; and turned back to BERT."""
+"""`modern` on the command line at the smallest size: text, shards, steps, inference, fine-tuning; also as BERT."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def pretrained(base: Path, name: str, recipe: str, *changes: str) -> dict[str, Any]:
-    """config.json of the model that a run leaves."""
+    """config.json of the model of a run."""
     pretrain(base, name, recipe, *changes, *SIZES)
-    found = steps(base / name)
-    assert found[-1]["loss/masked_lm"] < found[0]["loss/masked_lm"] - 0.5
+    result = steps(base / name)
+    assert result[-1]["loss/masked_lm"] < result[0]["loss/masked_lm"] - 0.5
     settings: dict[str, Any] = json.loads((base / name / "last" / "config.json").read_text())
     return settings
 
 
-def test_it_leaves_a_folder_of_transformers_that_fills_gaps(road: Path) -> None:
+def test_pretraining_writes_a_transformers_folder_that_fills_masks(road: Path) -> None:
     settings = json.loads((road / "run" / "last" / "config.json").read_text())
     assert settings["architectures"] == ["ModernBertForMaskedLM"]
     assert (settings["model_type"], settings["intermediate_size"]) == ("modernbert", 128)
@@ -48,8 +48,8 @@ def test_it_leaves_a_folder_of_transformers_that_fills_gaps(road: Path) -> None:
     assert abs(predictor.encode(["쇠를"])[0] - short).max() < 1e-5, "row mates change nothing"
 
 
-def test_a_pair_is_told_apart_by_its_separator_alone(road: Path) -> None:
-    """The tokenizer has two kinds of text in a row, the encoder none."""
+def test_pairs_are_separated_only_by_the_separator(road: Path) -> None:
+    """The tokenizer has two segment ids, the encoder none."""
     draw = random.Random(1)
     for name, count in (("train", 160), ("dev", 40)):
         rows = []
@@ -59,13 +59,13 @@ def test_a_pair_is_told_apart_by_its_separator_alone(road: Path) -> None:
         (road / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = ["-t", "pairs", "--train", road / "train.jsonl", "--dev", road / "dev.jsonl"]
     settings = ["epochs=3", "batch_size=16", "learning_rate=1e-2", "max_length=32"]
-    found = done("finetune", road / "run" / "last", *files, "-o", road / "tuned", "--device", "cpu", *settings)
-    assert found[f"score/{found['main']}"] > 0.9, found
+    result = done("finetune", road / "run" / "last", *files, "-o", road / "tuned", "--device", "cpu", *settings)
+    assert result[f"score/{result['main']}"] > 0.9, result
     assert json.loads((road / "tuned" / "best" / "config.json").read_text())["model_type"] == "bertsmith"
     assert load(road / "tuned" / "best").predict([("the iron", "the fire")])[0]["label"] == "iron"
 
 
-def test_with_every_switch_turned_it_is_pre_trained_as_bert_is(road: Path) -> None:
+def test_configured_as_bert_it_is_pre_trained_like_bert(road: Path) -> None:
     changes = [f"encoder.{change}" for change in ("kind=modern", *AS_BERT)]
     settings = pretrained(road, "as_bert", "bert/tiny", *changes)
     assert settings["model_type"] == "bertsmith"

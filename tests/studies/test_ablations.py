@@ -59,20 +59,20 @@ def test_one_table_and_finished_runs_are_reused(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = [f"{name}={path}" for name, path in folders.items()] + ["ltr+bilstm"]
-    places = ["--data", mrpc(tmp_path / "glue"), "--data", f"conll={conll(tmp_path / 'conll')}"]
-    asked = ["ablate", *given, "-t", "glue/mrpc", "-t", "conll/conll2003", *places, "-o", tmp_path / "s"]
-    asked += ["--device", "cpu", "--learning-rates", "1e-2", "--seeds", "2"]
-    asked += [item for change in QUICK for item in ("--set", change)]
-    done = call(*asked, "--json")
+    positions = ["--data", mrpc(tmp_path / "glue"), "--data", f"conll={conll(tmp_path / 'conll')}"]
+    labelled = ["ablate", *given, "-t", "glue/mrpc", "-t", "conll/conll2003", *positions, "-o", tmp_path / "s"]
+    labelled += ["--device", "cpu", "--learning-rates", "1e-2", "--seeds", "2"]
+    labelled += [item for change in QUICK for item in ("--set", change)]
+    done = call(*labelled, "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert [row["name"] for row in found["rows"]] == ["no model", "base", "ltr", "ltr+bilstm"]
-    nothing, base, ltr, bilstm = (row["cells"] for row in found["rows"])
+    result = json.loads(done.stdout)
+    assert [row["name"] for row in result["rows"]] == ["no model", "base", "ltr", "ltr+bilstm"]
+    nothing, base, ltr, bilstm = (row["cells"] for row in result["rows"])
     assert (nothing["glue/mrpc"]["score"]["mean"], nothing["glue/mrpc"]["baseline"]) == (0.625, "always 0")
     assert nothing["conll/conll2003"]["score"]["mean"] == 0
     assert (base["glue/mrpc"]["metric"], base["glue/mrpc"]["published"]) == ("accuracy", 86.7)
     assert (base["conll/conll2003"]["published"], ltr["conll/conll2003"]["published"]) == (95.4, None)
-    assert found["source"] == "P-BERT Table 5, P-BERT Table 8"
+    assert result["source"] == "P-BERT Table 5, P-BERT Table 8"
     assert (base["glue/mrpc"]["learning_rate"], base["glue/mrpc"]["score"]["runs"]) == (1e-2, 2)
     assert base["glue/mrpc"]["score"]["mean"] > 0.8
     asked_of_all = {"recurrent_width": 8, "recurrent_layers": 1}
@@ -83,13 +83,13 @@ def test_one_table_and_finished_runs_are_reused(
     assert bilstm["glue/mrpc"]["score"]["mean"] > 0.8
     assert bilstm["conll/conll2003"]["head"] == ltr["conll/conll2003"]["head"] | {"recurrent": "bilstm"}
     assert bilstm["conll/conll2003"]["score"]["runs"] == 2
-    assert "base" in Path(found["page"]).read_text(encoding="utf-8")
+    assert "base" in Path(result["page"]).read_text(encoding="utf-8")
     kept = [path.parent.name for path in (tmp_path / "s").glob("*/*/lr-*/best")]
     assert len(kept) == 6  # the best run of each cell
     assert not list((tmp_path / "s").glob("*/*/lr-*/checkpoints"))
     monkeypatch.setattr(ablations, "sweep", lambda *words, **how: pytest.fail("a finished sweep was done again"))
-    assert json.loads(call(*asked, "--json").stdout) == found
-    shown = call(*asked, "-q").stdout
+    assert json.loads(call(*labelled, "--json").stdout) == result
+    shown = call(*labelled, "-q").stdout
     assert "ltr+bilstm" in shown
     assert "(86.7)" in shown
     assert "P-BERT Table 5" in shown
@@ -128,14 +128,14 @@ def test_runs_are_pickled_for_worker_processes(
         Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=1", "batch_size=16", "max_length=32", "evals_per_epoch=0"))
     ]
     how: dict[str, Any] = {"device": "cpu", "jobs": 3, "seeds": 2, "report": reported.append}
-    found = ablations.ablate(those, tried, tmp_path / "s", **how)
+    result = ablations.ablate(those, tried, tmp_path / "s", **how)
     assert workers == [(3, 4)]  # every seed of its own
     monkeypatch.setattr("bertsmith.training.sweep.finetune", None)  # nothing is done twice
-    assert ablations.ablate(those, tried, tmp_path / "s", **how) == found
+    assert ablations.ablate(those, tried, tmp_path / "s", **how) == result
     assert workers[1:] == [(3, 0)]
     del reported[2:]
     assert reported == ["base on glue/mrpc: done", "base+fresh on glue/mrpc: done"]
-    assert [row["name"] for row in found["rows"]] == ["no model", "base", "base+fresh"]
+    assert [row["name"] for row in result["rows"]] == ["no model", "base", "base+fresh"]
     base, fresh = (Cell.planned(one, tried[0], tmp_path) for one in those)
     models = [open_with_head(cell.settings, cell.task)[0] for cell in (base, fresh)]
     assert not torch.equal(*(model.encoder.token_embeddings for model in models))
@@ -201,13 +201,17 @@ def test_candidates_are_parsed_from_the_command_line(folders: dict[str, Path], t
 
 
 def test_tasks_are_parsed_from_the_command_line() -> None:
-    found = trials(
+    result = trials(
         ["glue/mrpc", "glue/rte", "squad/1.1"],
         ["all", "glue=g", "glue/rte=r"],
         ["epochs=2", "squad:batch_size=48", "glue/rte:epochs=10"],
     )
-    assert [(one.task, str(one.data)) for one in found] == [("glue/mrpc", "g"), ("glue/rte", "r"), ("squad/1.1", "all")]
-    assert [one.changes for one in found] == [
+    assert [(one.task, str(one.data)) for one in result] == [
+        ("glue/mrpc", "g"),
+        ("glue/rte", "r"),
+        ("squad/1.1", "all"),
+    ]
+    assert [one.changes for one in result] == [
         ("epochs=2",),
         ("epochs=2", "epochs=10"),
         ("epochs=2", "batch_size=48"),
@@ -250,8 +254,8 @@ def test_the_papers_rows_are_our_recipes() -> None:
         (["base", "size_6_768_3"], published.SST2, SIZES),
         (["base", "mask_0_0_100", "mask_80_0_20"], published.MNLI, MASKS),
     ):
-        found = scores_for(names, [task])
-        assert (found.source, found.scores["base"][task]) == (table.source, table.scores["base"][task])
+        result = scores_for(names, [task])
+        assert (result.source, result.scores["base"][task]) == (table.source, table.scores["base"][task])
     assert {OBJECTIVES.scores["base"][task] for task in (published.SST2, published.MNLI)}.isdisjoint(
         {SIZES.scores["base"][published.SST2], MASKS.scores["base"][published.MNLI]}
     )

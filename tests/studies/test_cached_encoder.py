@@ -63,8 +63,8 @@ def test_logits_and_gradients_are_those_of_the_live_encoder(
         model.zero_grad()
         model(batch).mean().backward()
         gradients.append([weight.grad.clone() for weight in live.objectives.parameters() if weight.grad is not None])
-    for ours, theirs in zip(*gradients, strict=True):
-        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    for actual, expected in zip(*gradients, strict=True):
+        assert torch.allclose(actual, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_float16_features_are_close(tmp_path: Path) -> None:

@@ -63,9 +63,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_each_row_is_stored_once_and_bytes_do_not_depend_on_order(tmp_path: Path) -> None:
-    features, asked = keep(tmp_path / "a", [*ROWS, *ROWS[:3]])
+    features, labelled = keep(tmp_path / "a", [*ROWS, *ROWS[:3]])
     check(features)
-    assert asked == len(ROWS)
+    assert labelled == len(ROWS)
     assert len(list((tmp_path / "a").rglob("*.bin"))) > 2
     check(keep(tmp_path / "b", ROWS[::-1])[0])
     assert files(tmp_path / "a") == files(tmp_path / "b")
@@ -85,8 +85,8 @@ def test_another_encoder_precision_or_row_is_another_folder(tmp_path: Path) -> N
 def test_half_precision_is_rounded_and_never_infinite(tmp_path: Path) -> None:
     spec = FeatureSpec(SPEC.encoder, (0, 2, 3), 4, "float16")
     features = cache_features(tmp_path, ROWS, spec, Extractor(), quiet=True)
-    found = features.read(row_key(ROWS[0].ids, ROWS[0].segment_ids), range(2, 4))
-    assert 0 < np.abs(found - numbers_of(ROWS[0])[1:]).max() < 2e-3
+    result = features.read(row_key(ROWS[0].ids, ROWS[0].segment_ids), range(2, 4))
+    assert 0 < np.abs(result - numbers_of(ROWS[0])[1:]).max() < 2e-3
     with pytest.raises(BertsmithError, match="overflows float16"):
         cache_features(tmp_path / "b", ROWS, spec, lambda rows: (1e5 * numbers_of(row) for row in rows), quiet=True)
     with pytest.raises(ConfigError, match="precision=int8"):
@@ -117,8 +117,8 @@ def damaged(folder: Path) -> Iterator[str]:
 def test_only_damaged_files_are_rewritten(tmp_path: Path) -> None:
     right = (keep(tmp_path), files(tmp_path))[1]
     for what in damaged(tmp_path):
-        features, asked = keep(tmp_path)
-        assert 0 < asked < len(ROWS), what
+        features, labelled = keep(tmp_path)
+        assert 0 < labelled < len(ROWS), what
         check(features)
         assert files(tmp_path) == right, what
 

@@ -57,8 +57,8 @@ def words(model: Path, folder: Path, *more: object) -> list[object]:
 
 
 def test_the_table_is_computed_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = words(model, tmp_path, "--seeds", "2", "--json")
-    done = call(*asked, "--layers", "embeddings,last_four_concat")
+    labelled = words(model, tmp_path, "--seeds", "2", "--json")
+    done = call(*labelled, "--layers", "embeddings,last_four_concat")
     assert done.returncode == 0, done.stderr
     first = json.loads(done.stdout)
     assert [row["layers"] for row in first["rows"]] == ["embeddings", "last_four_concat"]
@@ -71,32 +71,32 @@ def test_the_table_is_computed_once(model: Path, tmp_path: Path, monkeypatch: py
     assert not list(tmp_path.glob("s/*/seed-*/best"))
     marks = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*") if path.name != "features.json"}
     monkeypatch.setattr(study, "finetune", lambda *words, **how: pytest.fail("a finished run was done again"))
-    again = json.loads(call(*asked, "--layers", "embeddings,last_four_concat").stdout)
-    assert again == first
+    repeated = json.loads(call(*labelled, "--layers", "embeddings,last_four_concat").stdout)
+    assert repeated == first
     assert {path: path.stat().st_mtime_ns for path in marks if path.is_file()} == {
         path: mark for path, mark in marks.items() if path.is_file()
     }
-    shown = call(*[word for word in asked if word != "--json"], "--layers", "embeddings", "-q").stdout
+    shown = call(*[word for word in labelled if word != "--json"], "--layers", "embeddings", "-q").stdout
     assert "embeddings" in shown
     assert " ± " in shown
 
 
 def test_the_best_tagger_is_saved_with_its_encoder_and_predicts_the_same(model: Path, tmp_path: Path) -> None:
-    found = json.loads(call(*words(model, tmp_path, "--seeds", "1", "--json", "--layers", "top")).stdout)
-    kept, tokenizer, _ = open_model(found["model"])
+    result = json.loads(call(*words(model, tmp_path, "--seeds", "1", "--json", "--layers", "top")).stdout)
+    kept, tokenizer, _ = open_model(result["model"])
     original, _, _ = open_model(model)
     assert torch.equal(kept.encoder.token_embeddings, original.encoder.token_embeddings)
     tuning = feature_config("tagging", model, tag_files(tmp_path), QUICK)
     task = build_task(tuning)
     for split in ("dev", "test"):
-        said = study.predict(kept, task, task.examples(split), tokenizer, length=32)
-        score = task.score(task.examples(split), said)["f1"]
-        assert score == pytest.approx(found["rows"][0][split]["mean"], abs=1e-9)
+        output = study.predict(kept, task, task.examples(split), tokenizer, length=32)
+        score = task.score(task.examples(split), output)["f1"]
+        assert score == pytest.approx(result["rows"][0][split]["mean"], abs=1e-9)
     more = json.loads(call(*words(model, tmp_path, "--seeds", "1", "--json", "--layers", "embeddings,top")).stdout)
     best = max(row["dev"]["best"] for row in more["rows"])
-    again, _, _ = open_model(more["model"])
-    said = study.predict(again, task, task.examples("dev"), tokenizer, length=32)
-    assert task.score(task.examples("dev"), said)["f1"] == pytest.approx(best, abs=1e-9)
+    repeated, _, _ = open_model(more["model"])
+    output = study.predict(repeated, task, task.examples("dev"), tokenizer, length=32)
+    assert task.score(task.examples("dev"), output)["f1"] == pytest.approx(best, abs=1e-9)
 
 
 def losses(folder: Path) -> list[float]:
@@ -105,13 +105,15 @@ def losses(folder: Path) -> list[float]:
 
 def test_training_equals_that_of_a_live_frozen_encoder(model: Path, tmp_path: Path) -> None:
     tuning = feature_config("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=2"])
-    found = features(tuning, tmp_path / "cached", layers=["all_sum"], seeds=1, device="cpu", quiet=True)
+    result = features(tuning, tmp_path / "cached", layers=["all_sum"], seeds=1, device="cpu", quiet=True)
     asleep = replace(tuning, head={**tuning.head, "layers": "all_sum"}, unfreeze=(Unfreeze(after=0, groups=1),))
     finetune(asleep, tmp_path / "live", device="cpu", quiet=True)
     cached = losses(tmp_path / "cached" / "all_sum" / "seed-0")
     assert cached == pytest.approx(losses(tmp_path / "live"), abs=1e-6)
     assert cached[-1] < 0.7 * cached[0]
-    assert found["rows"][0]["runs"][0]["dev"] == pytest.approx(best_scores(read_run(tmp_path / "live"), "f1"), abs=1e-6)
+    assert result["rows"][0]["runs"][0]["dev"] == pytest.approx(
+        best_scores(read_run(tmp_path / "live"), "f1"), abs=1e-6
+    )
 
 
 def test_every_row_is_read_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,9 +159,9 @@ def test_an_interrupted_study_resumes(model: Path, tmp_path: Path, monkeypatch: 
         with pytest.raises(KeyboardInterrupt):
             features(tuning, tmp_path / "again", **how)
     assert list((tmp_path / "again" / "top" / "seed-1" / "checkpoints").iterdir())
-    again = features(tuning, tmp_path / "again", **how)
+    repeated = features(tuning, tmp_path / "again", **how)
     assert begun == ["seed-0", "seed-1"]
-    assert again["rows"] == whole["rows"]
+    assert repeated["rows"] == whole["rows"]
     for seed in (0, 1):
         assert losses(tmp_path / "again" / "top" / f"seed-{seed}") == losses(
             tmp_path / "whole" / "top" / f"seed-{seed}"
@@ -168,19 +170,19 @@ def test_an_interrupted_study_resumes(model: Path, tmp_path: Path, monkeypatch: 
 
 def test_parallel_taggers_equal_sequential_ones(model: Path, tmp_path: Path) -> None:
     """In processes of their own."""
-    asked = words(model, tmp_path, "--seeds", "2", "--json", "--layers", "embeddings,top", "epochs=2")
-    alone = json.loads(call(*asked).stdout)
-    beside = [tmp_path / "beside" if word == tmp_path / "s" else word for word in asked]
+    labelled = words(model, tmp_path, "--seeds", "2", "--json", "--layers", "embeddings,top", "epochs=2")
+    alone = json.loads(call(*labelled).stdout)
+    beside = [tmp_path / "beside" if word == tmp_path / "s" else word for word in labelled]
     done = call(*[word for word in beside if word != "--json"], "--jobs", "2")
     assert done.returncode == 0, done.stderr
     assert "4 of 4: top, seed 1: done" in done.stderr
-    found = json.loads(call(*beside).stdout)
-    assert found["rows"] == alone["rows"]
+    result = json.loads(call(*beside).stdout)
+    assert result["rows"] == alone["rows"]
     for path in (tmp_path / "s").glob("*/seed-*"):
         assert losses(tmp_path / "beside" / path.parent.name / path.name) == losses(path)
-    kept, _, _ = open_model(found["model"])
-    theirs, _, _ = open_model(alone["model"])
-    assert all(torch.equal(value, theirs.state_dict()[name]) for name, value in kept.state_dict().items())
+    kept, _, _ = open_model(result["model"])
+    expected, _, _ = open_model(alone["model"])
+    assert all(torch.equal(value, expected.state_dict()[name]) for name, value in kept.state_dict().items())
 
 
 def test_scores_that_were_not_saved_are_recomputed_from_the_run(
@@ -197,9 +199,9 @@ def test_scores_that_were_not_saved_are_recomputed_from_the_run(
         with pytest.raises(KeyboardInterrupt):
             features(tuning, tmp_path / "s", **how)
     steps = losses(tmp_path / "s" / "top" / "seed-0")
-    found = features(tuning, tmp_path / "s", **how)
+    result = features(tuning, tmp_path / "s", **how)
     assert losses(tmp_path / "s" / "top" / "seed-0") == steps
-    assert found["rows"] == features(tuning, tmp_path / "whole", **how)["rows"]
+    assert result["rows"] == features(tuning, tmp_path / "whole", **how)["rows"]
 
 
 def test_invalid_studies_are_errors(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,10 +156,10 @@ def test_sealed_contents_come_back(contents: dict[str, object]) -> None:
 
 def test_any_changed_byte_breaks_the_seal(tmp_path: Path) -> None:
     data = checksummed_json({"one": 1, "two": ["zwei", None]})
-    for place in range(len(data)):
+    for position in range(len(data)):
         for mask in (1, 0x20, 0x80, 0xFF):
             changed = bytearray(data)
-            changed[place] ^= mask
+            changed[position] ^= mask
             (tmp_path / "a").write_bytes(changed)
             with pytest.raises(DataError, match="is damaged"):
                 read_checksummed_json(tmp_path / "a")
@@ -179,8 +179,8 @@ def test_without_fsync_contents_are_lost_torn_and_reordered(tmp_path: Path) -> N
     disk = RecordingDisk()
     disk.write_file(tmp_path / "a", [b"1111", b"2222"])
     disk.operations = [operation for operation in disk.operations if operation.kind != "fsync"]
-    found = {files["a"] for files in found_after(disk, tmp_path)}
-    assert found == {b"", b"11", b"1111", b"111122", b"\0\0\0\0002222", b"11112222", bytes(8)}
+    result = {files["a"] for files in found_after(disk, tmp_path)}
+    assert result == {b"", b"11", b"1111", b"111122", b"\0\0\0\0002222", b"11112222", bytes(8)}
 
 
 def test_without_folder_sync_names_are_lost_in_any_order(tmp_path: Path) -> None:
@@ -188,10 +188,10 @@ def test_without_folder_sync_names_are_lost_in_any_order(tmp_path: Path) -> None
     for name in ("a", "b"):
         disk.write_file(tmp_path / name, [b"x"])
     disk.operations = [operation for operation in disk.operations if operation.kind != "sync_folder"]
-    found = [set(files) for files in found_after(disk, tmp_path)]
-    assert set() in found
-    assert {"b"} in found
-    assert {"a.partial", "b.partial"} in found
+    result = [set(files) for files in found_after(disk, tmp_path)]
+    assert set() in result
+    assert {"b"} in result
+    assert {"a.partial", "b.partial"} in result
 
 
 def test_a_committed_folder_has_one_state_only(tmp_path: Path) -> None:

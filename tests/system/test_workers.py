@@ -112,9 +112,9 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
         "open(sys.argv[1], 'w').write(' '.join(names))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    told = tmp_path / "workers"
-    subprocess.run([sys.executable, "-c", script, told], check=False)
-    workers = [int(word) for word in told.read_text().split()]
+    output = tmp_path / "workers"
+    subprocess.run([sys.executable, "-c", script, output], check=False)
+    workers = [int(word) for word in output.read_text().split()]
     assert workers
     assert all(gone(worker) for worker in workers)
 
@@ -191,16 +191,16 @@ class Words:
 
 @pytest.fixture
 def pool() -> Iterator[FunctionWorkers]:
-    found = FunctionWorkers(Words(["iron", "쇠"]).get, 2)
-    yield found
-    found.close()
+    result = FunctionWorkers(Words(["iron", "쇠"]).get, 2)
+    yield result
+    result.close()
 
 
 def test_functions_run_in_other_processes(pool: FunctionWorkers) -> None:
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda number: pool(number % 2, loud=number > 5), range(8)))
-    assert [word for word, _ in found] == ["iron", "쇠"] * 3 + ["IRON", "쇠"]
-    assert os.getpid() not in {process for _, process in found}
+        result = list(threads.map(lambda number: pool(number % 2, loud=number > 5), range(8)))
+    assert [word for word, _ in result] == ["iron", "쇠"] * 3 + ["IRON", "쇠"]
+    assert os.getpid() not in {process for _, process in result}
 
 
 def test_closed_workers_raise(pool: FunctionWorkers) -> None:

@@ -183,10 +183,10 @@ GLUE: dict[str, tuple[str, list[tuple[Any, ...]]]] = {  # folder, rows of train 
 
 def glue_task(name: str) -> Sample:
     def sample(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
-        place, rows = GLUE[name]
+        position, rows = GLUE[name]
         dev = ("dev",) if name != "mnli" else ("dev_matched", "dev_mismatched")
         for split in ("train", *dev):
-            tabbed(folder / place / f"{split}.tsv", *rows)
+            tabbed(folder / position / f"{split}.tsv", *rows)
         return glue.Config(name=name), {"data": folder}
 
     return sample
@@ -254,10 +254,10 @@ def squad_task(name: str) -> Sample:
         paragraphs = []
         for number, (question, text, answer) in enumerate(PASSAGES):
             known = [{"text": answer, "answer_start": text.index(answer)}]
-            asked: list[dict[str, Any]] = [{"id": f"a{number}", "question": question, "answers": known}]
+            labelled: list[dict[str, Any]] = [{"id": f"a{number}", "question": question, "answers": known}]
             if name == "2.0":
-                asked.append({"id": f"b{number}", "question": "why?", "answers": [], "is_impossible": True})
-            paragraphs.append({"context": text, "qas": asked})
+                labelled.append({"id": f"b{number}", "question": "why?", "answers": [], "is_impossible": True})
+            paragraphs.append({"context": text, "qas": labelled})
         settings = squad.Config(name=name)  # type: ignore[arg-type]
         for split in ("train", "dev"):
             file = folder / squad.NAMES[settings.name].format(split)

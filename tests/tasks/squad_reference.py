@@ -12,14 +12,14 @@ class Window(NamedTuple):
 
 
 def windows(tokens: int, room: int, stride: int) -> list[Window]:
-    found, start = [], 0
+    result, start = [], 0
     while start < tokens:
         length = min(tokens - start, room)
-        found.append(Window(start, length))
+        result.append(Window(start, length))
         if start + length == tokens:
             break
         start += min(length, stride)
-    return found
+    return result
 
 
 def words_of(passage: str) -> tuple[list[str], list[int]]:
@@ -51,10 +51,10 @@ def target(passage: str, answer: str, start: int, tokenize: Any) -> tuple[int, i
         pieces += tokenize(word)
     begin = first_piece[first_word]
     end = first_piece[last_word + 1] - 1 if last_word + 1 < len(words) else len(pieces) - 1
-    wanted = tokenize(answer)
+    expected = tokenize(answer)
     for first in range(begin, end + 1):
         for last in range(end, first - 1, -1):
-            if pieces[first : last + 1] == wanted:
+            if pieces[first : last + 1] == expected:
                 return first, last
     return begin, end
 
@@ -86,13 +86,13 @@ def predict(
     candidates: list[tuple[float, float, int, int, int]] = []
     least, least_logits = math.inf, (0.0, 0.0)
     for number, (span, first, values) in enumerate(zip(spans, firsts, logits, strict=True)):
-        starts = sorted(range(len(values)), key=lambda place: -values[place][0])[:n_best]
-        ends = sorted(range(len(values)), key=lambda place: -values[place][1])[:n_best]
+        starts = sorted(range(len(values)), key=lambda position: -values[position][0])[:n_best]
+        ends = sorted(range(len(values)), key=lambda position: -values[position][1])[:n_best]
         if values[0][0] + values[0][1] < least:
             least, least_logits = values[0][0] + values[0][1], (values[0][0], values[0][1])
         for start in starts:
             for end in ends:
-                inside = all(first <= place < first + span.length for place in (start, end))
+                inside = all(first <= position < first + span.length for position in (start, end))
                 if not inside or end < start or end - start + 1 > longest:
                     continue
                 token = start - first + span.start

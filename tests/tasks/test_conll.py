@@ -31,15 +31,15 @@ def vocabulary(folder: Path, characters: str) -> Tokenizer:
     return load(folder)
 
 
-def perfect(task: TokenClassificationTask, asked: list[Features]) -> list[NDArray[np.float32]]:
-    return [np.eye(len(task.labels), dtype=np.float32)[one.target] for one in asked]
+def perfect(task: TokenClassificationTask, labelled: list[Features]) -> list[NDArray[np.float32]]:
+    return [np.eye(len(task.labels), dtype=np.float32)[one.target] for one in labelled]
 
 
 def test_submission_files_are_the_input_files_with_an_additional_column(tmp_path: Path) -> None:
     task = conll.Config(name="conll2003").build(files={"test": written(tmp_path / "eng.testb", CONLL)})
     examples = task.examples("test")
-    asked = task.rows(examples, vocabulary(tmp_path, CONLL), max_length=16)
-    predictions = task.decode(examples, asked, perfect(task, asked))
+    labelled = task.rows(examples, vocabulary(tmp_path, CONLL), max_length=16)
+    predictions = task.decode(examples, labelled, perfect(task, labelled))
     expected = "".join(f"{line} {line.split(' ')[-1]}\n" if line else "\n" for line in CONLL.split("\n"))
     assert task.submission(examples, predictions) == {"conll-conll2003-predictions.txt": expected.encode()}
     assert task.detected == {"test: scheme": "IOB1"}
@@ -48,8 +48,8 @@ def test_submission_files_are_the_input_files_with_an_additional_column(tmp_path
 
 def test_wnut_has_lines_of_one_tab_between_sentences(tmp_path: Path) -> None:
     path = written(tmp_path / "train.conll", "@ada\tB-person\n.\tO\n\t\nSeoul\tB-location\n\t\n")
-    found = conll.Config(name="wnut17").build(files={"train": path}).examples("train")
-    assert [(example.texts[0], example.source) for example in found] == [
+    result = conll.Config(name="wnut17").build(files={"train": path}).examples("train")
+    assert [(example.texts[0], example.source) for example in result] == [
         ("@ada .", f"{path}:1"),
         ("Seoul", f"{path}:4"),
     ]
@@ -59,9 +59,9 @@ def test_klue_is_tagged_by_character(tmp_path: Path) -> None:
     task = conll.Config(name="klue-ner").build(files={"dev": written(tmp_path / "dev.tsv", KLUE)})
     examples = task.examples("dev")
     assert [(example.id, example.texts[0]) for example in examples] == [("klue-1", "쇠 가"), ("klue-2", "A B")]
-    asked = task.rows(examples, vocabulary(tmp_path, KLUE), max_length=16)
-    assert [len(one.target) for one in asked] == [2, 2]  # white space has no piece
-    predictions = task.decode(examples, asked, perfect(task, asked))
+    labelled = task.rows(examples, vocabulary(tmp_path, KLUE), max_length=16)
+    assert [len(one.target) for one in labelled] == [2, 2]  # white space has no piece
+    predictions = task.decode(examples, labelled, perfect(task, labelled))
     assert [prediction.value for prediction in predictions] == [example.gold for example in examples]
     (entity,) = predictions[1].detail["entities"]
     assert (entity["start"], entity["end"], entity["text"], entity["kind"]) == (0, 3, "A B", "OG")
@@ -84,8 +84,8 @@ def test_names_and_labels_are_checked(tmp_path: Path) -> None:
 def unpacked(archive: str, folder: Path) -> Path:
     if not (DATA / "tasks" / f"{archive}.tar.xz").is_file():
         pytest.skip(f"{archive} is not at hand")
-    with tarfile.open(DATA / "tasks" / f"{archive}.tar.xz") as found:
-        found.extractall(folder, filter="data")
+    with tarfile.open(DATA / "tasks" / f"{archive}.tar.xz") as result:
+        result.extractall(folder, filter="data")
     return folder
 
 
@@ -115,8 +115,8 @@ def test_documents_of_conll2003(tmp_path: Path) -> None:
     written(tmp_path / "tokenizer_config.json", '{"tokenizer_class": "BertTokenizer", "do_lower_case": false}')
     task = conll.Config(name="conll2003", context="document").build(files={"data": folder})
     examples = task.examples("dev")
-    asked = task.rows(examples, load(tmp_path), max_length=512)
-    assert len(asked) == 267  # 216 documents, some of them longer than a row
-    assert sum(len(one.target) for one in asked) == 51_362
-    predictions = task.decode(examples, asked, perfect(task, asked))
+    labelled = task.rows(examples, load(tmp_path), max_length=512)
+    assert len(labelled) == 267  # 216 documents, some of them longer than a row
+    assert sum(len(one.target) for one in labelled) == 51_362
+    predictions = task.decode(examples, labelled, perfect(task, labelled))
     assert task.score(examples, predictions)["f1"] == 1

@@ -104,8 +104,8 @@ def test_mrpc_from_the_files_of_its_authors(tmp_path: Path) -> None:
         split: [example.source.rpartition(":")[2] for example in task.examples(split)] for split in ("train", "dev")
     }
     assert sources == {"train": ["2", "4", "5", "7"], "dev": ["3", "6"]}
-    mine = glue.Config(name="mrpc").build(files={"data": tmp_path, "dev": tabbed(tmp_path / "dev.tsv", *rows)})
-    assert len(mine.examples("dev")) == len(PAIRS)
+    actual = glue.Config(name="mrpc").build(files={"data": tmp_path, "dev": tabbed(tmp_path / "dev.tsv", *rows)})
+    assert len(actual.examples("dev")) == len(PAIRS)
 
 
 def test_broken_rows_of_qqp_are_skipped_and_counted(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_mnli_has_two_dev_sets_and_the_matched_one_is_the_main_metric(tmp_path: 
     assert task.score(examples, said(*others, *golds[count:])) == {"accuracy": pytest.approx(1 / 3), "accuracy_mm": 1}
     assert task.interval(examples, said(*others, *golds[count:])).value == pytest.approx(1 / 3)
     alone = glue.Config(name="mnli").build(files={"dev": tmp_path / "MNLI" / "dev_mismatched.tsv"})
-    found = alone.examples("dev")
-    assert alone.score(found, said(*golds[count:])) == {"accuracy": 1}
-    assert alone.interval(found, said(*golds[count:])).value == 1
+    result = alone.examples("dev")
+    assert alone.score(result, said(*golds[count:])) == {"accuracy": 1}
+    assert alone.interval(result, said(*golds[count:])).value == 1
 
 
 def test_the_diagnostic_set_with_and_without_labels(tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ def test_glue_submission_files(tmp_path: Path) -> None:
     test = tabbed(tmp_path / "test.tsv", ("index", "sentence1", "sentence2"), (0, "a", "b"), (7, "c", "d"))
     task = glue.Config(name="rte").build(files={"test": test})
     examples = task.examples("test")
-    asked = [Features(rows=(), example_index=number) for number in range(2)]
+    labelled = [Features(rows=(), example_index=number) for number in range(2)]
     logits = [np.array([2, 1], np.float32), np.array([-1, 1], np.float32)]
-    predictions = task.decode(examples, asked, logits)
+    predictions = task.decode(examples, labelled, logits)
     assert predictions[0].score == pytest.approx(1 / (1 + np.exp(-1)))
     assert task.submission(examples, predictions) == {
         "RTE.tsv": b"index\tprediction\n0\tentailment\n7\tnot_entailment\n"

@@ -30,19 +30,19 @@ def tokenizer(name: str = "wordpiece") -> Tokenizer:
     return config.train(training.count_words([TEXT, KOREAN] * 3, config.word_splitter()), vocab_size=360)
 
 
-def text_of(asked: Features, passage: str) -> str:
-    row = asked.rows[0]
-    first, last = asked.target
+def text_of(labelled: Features, passage: str) -> str:
+    row = labelled.rows[0]
+    first, last = labelled.target
     return passage[row.offsets[first, 0] : row.offsets[last, 1]].strip()
 
 
-def perfect(asked: list[Features]) -> list[np.ndarray]:
-    found = []
-    for one in asked:
+def perfect(labelled: list[Features]) -> list[np.ndarray]:
+    result = []
+    for one in labelled:
         logits = np.zeros((len(one.rows[0]), 2), np.float32)
         logits[list(one.target), [0, 1]] = 10
-        found.append(logits)
-    return found
+        result.append(logits)
+    return result
 
 
 def span(passage: str, answer: str, turn: int = 0) -> tuple[int, int]:
@@ -56,12 +56,12 @@ def span(passage: str, answer: str, turn: int = 0) -> tuple[int, int]:
 @pytest.mark.parametrize("stride", [1, 5, 128])
 def test_windows_are_those_of_the_reference(length: int, stride: int) -> None:
     question, passage = "Who heats the iron?", TEXT * 2
-    asked = passage_windows([Question(question, passage)], tokenizer(), QAConfig(stride=stride), max_length=length)
+    labelled = passage_windows([Question(question, passage)], tokenizer(), QAConfig(stride=stride), max_length=length)
     query, whole = tokenizer().encode(question), tokenizer().encode(passage)
     kept = min(len(query), (length - 3) // 2)
     expected = reference.windows(len(whole), length - kept - 3, stride)
-    assert [one.start for one in asked] == [window.start for window in expected]
-    for one, window in zip(asked, expected, strict=True):
+    assert [one.start for one in labelled] == [window.start for window in expected]
+    for one, window in zip(labelled, expected, strict=True):
         row, piece = one.rows[0], slice(window.start, window.start + window.length)
         cls, sep = tokenizer().start_id, tokenizer().separator_id
         assert row.ids.tolist() == [cls, *query.ids[:kept].tolist(), sep, *whole.ids[piece].tolist(), sep]
@@ -74,9 +74,11 @@ def test_windows_are_those_of_the_reference(length: int, stride: int) -> None:
 
 
 def test_a_long_question_is_truncated() -> None:
-    asked = passage_windows([Question("iron " * 100, TEXT)], tokenizer(), QAConfig(max_query_length=7), max_length=384)
-    assert (asked[0].rows[0].sequence_ids == 0).sum() == 7
-    assert asked[0].rows[0].truncated[0] == len(tokenizer().encode("iron " * 100)) - 7
+    labelled = passage_windows(
+        [Question("iron " * 100, TEXT)], tokenizer(), QAConfig(max_query_length=7), max_length=384
+    )
+    assert (labelled[0].rows[0].sequence_ids == 0).sum() == 7
+    assert labelled[0].rows[0].truncated[0] == len(tokenizer().encode("iron " * 100)) - 7
 
 
 @pytest.mark.parametrize("name", ["wordpiece", "byte_bpe", "unigram", "characters", "bpe"])
@@ -99,14 +101,14 @@ def test_a_long_question_is_truncated() -> None:
 def test_targets_decode_to_the_exact_answer_text(name: str, passage: str, answer: str) -> None:
     where = span(passage, answer)
     for length in (24, 60, 384):
-        asked = passage_windows(
+        labelled = passage_windows(
             [Question("what?", passage, where)], tokenizer(name), QAConfig(stride=8), max_length=length
         )
-        found = [one for one in asked if one.target != (0, 0)]
-        assert found or length == 24  # many short tokens may not fit into the shortest window
-        assert all(text_of(one, passage) == answer for one in found)
+        result = [one for one in labelled if one.target != (0, 0)]
+        assert result or length == 24  # many short tokens may not fit into the shortest window
+        assert all(text_of(one, passage) == answer for one in result)
         if length > 24:  # in so short a window, the one with most context for the start may lack the end
-            (best,) = decode_answers([passage], asked, perfect(asked), QAConfig(stride=8, max_answer_length=60))
+            (best,) = decode_answers([passage], labelled, perfect(labelled), QAConfig(stride=8, max_answer_length=60))
             assert best.span is not None
             assert (best.span.text, best.span.start, best.span.end) == (answer, *where)
 
@@ -118,9 +120,11 @@ def test_targets_match_the_reference_for_answers_of_complete_tokens() -> None:
     checked = 0
     for answer in ("1895", "John Smith", "(1895-1943)", "the iron", "hammer falls, and", "breaks."):
         where = span(TEXT, answer)
-        (asked,) = passage_windows([Question("what?", TEXT, where)], tokenizer(), QAConfig(), max_length=384)
-        first = int((asked.rows[0].sequence_ids == 1).argmax())
-        assert (asked.target[0] - first, asked.target[1] - first) == reference.target(TEXT, answer, where[0], pieces)
+        (labelled,) = passage_windows([Question("what?", TEXT, where)], tokenizer(), QAConfig(), max_length=384)
+        first = int((labelled.rows[0].sequence_ids == 1).argmax())
+        assert (labelled.target[0] - first, labelled.target[1] - first) == reference.target(
+            TEXT, answer, where[0], pieces
+        )
         checked += 1
     assert checked == 6
 
@@ -128,20 +132,20 @@ def test_targets_match_the_reference_for_answers_of_complete_tokens() -> None:
 def test_an_answer_that_occurs_twice_uses_its_offset() -> None:
     for turn in (0, 1):
         where = span(TEXT, "iron rings", turn)
-        (asked,) = passage_windows([Question("what?", TEXT, where)], tokenizer(), QAConfig(), max_length=384)
-        assert asked.rows[0].offsets[asked.target[0], 0] == where[0]
+        (labelled,) = passage_windows([Question("what?", TEXT, where)], tokenizer(), QAConfig(), max_length=384)
+        assert labelled.rows[0].offsets[labelled.target[0], 0] == where[0]
 
 
 def test_windows_without_the_answer_have_the_first_token_as_target() -> None:
     where = span(TEXT, "hammer falls")
-    asked = passage_windows([Question("what?", TEXT, where)], tokenizer(), QAConfig(stride=6), max_length=24)
-    inside = [one for one in asked if one.target != (0, 0)]
-    assert 0 < len(inside) < len(asked)
+    labelled = passage_windows([Question("what?", TEXT, where)], tokenizer(), QAConfig(stride=6), max_length=24)
+    inside = [one for one in labelled if one.target != (0, 0)]
+    assert 0 < len(inside) < len(labelled)
     whole = tokenizer().encode(TEXT).offsets
     first, last = (int(np.flatnonzero(whole[:, side] == where[side])[0]) for side in (0, 1))
-    held = [int((one.rows[0].sequence_ids == 1).sum()) for one in asked]
-    fits = [one.start <= first and last < one.start + count for one, count in zip(asked, held, strict=True)]
-    assert fits == [one.target != (0, 0) for one in asked]  # also at the very borders of windows
+    held = [int((one.rows[0].sequence_ids == 1).sum()) for one in labelled]
+    fits = [one.start <= first and last < one.start + count for one, count in zip(labelled, held, strict=True)]
+    assert fits == [one.target != (0, 0) for one in labelled]  # also at the very borders of windows
     none = passage_windows([Question("what?", TEXT, NO_ANSWER)], tokenizer(), QAConfig(stride=6), max_length=24)
     assert {one.target for one in none} == {(0, 0)}
     assert {one.target for one in passage_windows([Question("?", TEXT)], tokenizer(), QAConfig(), max_length=24)} == {
@@ -150,19 +154,21 @@ def test_windows_without_the_answer_have_the_first_token_as_target() -> None:
 
 
 def test_answers_without_a_token_have_no_target() -> None:
-    (asked,) = passage_windows([Question("what?", "iron \u200b iron", (5, 6))], tokenizer(), QAConfig(), max_length=40)
-    assert asked.target is None
+    (labelled,) = passage_windows(
+        [Question("what?", "iron \u200b iron", (5, 6))], tokenizer(), QAConfig(), max_length=40
+    )
+    assert labelled.target is None
 
 
 def test_empty_questions_and_passages_still_get_an_answer() -> None:
-    asked = passage_windows(
+    labelled = passage_windows(
         [Question("", TEXT), Question("what?", ""), Question("", "")], tokenizer(), QAConfig(), max_length=384
     )
-    assert [one.example_index for one in asked] == [0, 1, 2]
-    logits = [np.zeros((len(one.rows[0]), 2), np.float32) for one in asked]
-    found = decode_answers([TEXT, "", ""], asked, logits, QAConfig(), allow_no_answer=True)
-    assert found[0].span is not None
-    assert [(one.span, one.null_odds, len(one.best)) for one in found[1:]] == [(None, 0.0, 1)] * 2
+    assert [one.example_index for one in labelled] == [0, 1, 2]
+    logits = [np.zeros((len(one.rows[0]), 2), np.float32) for one in labelled]
+    result = decode_answers([TEXT, "", ""], labelled, logits, QAConfig(), allow_no_answer=True)
+    assert result[0].span is not None
+    assert [(one.span, one.null_odds, len(one.best)) for one in result[1:]] == [(None, 0.0, 1)] * 2
 
 
 def test_rows_of_many_questions_equal_those_of_single_questions() -> None:
@@ -189,19 +195,23 @@ def test_n_best_answers_match_the_reference(seed: int, null: bool) -> None:
     config = QAConfig(stride=int(chance.integers(3, 14)), n_best=int(chance.integers(2, 21)), max_answer_length=7)
     passages = [TEXT, KOREAN, TEXT * 3, "iron", ODD * 2]
     questions = [Question("who heats it?", passage) for passage in passages]
-    asked = passage_windows(questions, tokenizer(), config, max_length=int(chance.integers(20, 60)))
-    logits = [chance.normal(size=(len(one.rows[0]), 2)).round(1).astype(np.float32) * 2 for one in asked]  # ties too
-    shuffled = chance.permutation(len(asked)).tolist()
-    found = decode_answers(
-        passages, [asked[turn] for turn in shuffled], [logits[turn] for turn in shuffled], config, allow_no_answer=null
+    labelled = passage_windows(questions, tokenizer(), config, max_length=int(chance.integers(20, 60)))
+    logits = [chance.normal(size=(len(one.rows[0]), 2)).round(1).astype(np.float32) * 2 for one in labelled]  # ties too
+    shuffled = chance.permutation(len(labelled)).tolist()
+    result = decode_answers(
+        passages,
+        [labelled[turn] for turn in shuffled],
+        [logits[turn] for turn in shuffled],
+        config,
+        allow_no_answer=null,
     )
     for number, passage in enumerate(passages):
-        own = [turn for turn, one in enumerate(asked) if one.example_index == number]
-        sides = [asked[turn].rows[0].sequence_ids == 1 for turn in own]
-        spans = [reference.Window(asked[turn].start, int(side.sum())) for turn, side in zip(own, sides, strict=True)]
+        own = [turn for turn, one in enumerate(labelled) if one.example_index == number]
+        sides = [labelled[turn].rows[0].sequence_ids == 1 for turn in own]
+        spans = [reference.Window(labelled[turn].start, int(side.sum())) for turn, side in zip(own, sides, strict=True)]
         offsets: dict[int, list[int]] = {}
         for turn, side, window in zip(own, sides, spans, strict=True):
-            offsets |= dict(enumerate(asked[turn].rows[0].offsets[side].tolist(), start=window.start))
+            offsets |= dict(enumerate(labelled[turn].rows[0].offsets[side].tolist(), start=window.start))
         texts, odds = reference.predict(
             passage,
             [offsets[token] for token in range(len(offsets))],
@@ -212,18 +222,18 @@ def test_n_best_answers_match_the_reference(seed: int, null: bool) -> None:
             longest=config.max_answer_length,
             null=null,
         )
-        assert [answer.text for answer in found[number].best] == [text for text, _ in texts]
-        assert [answer.probability for answer in found[number].best] == pytest.approx([share for _, share in texts])
+        assert [answer.text for answer in result[number].best] == [text for text, _ in texts]
+        assert [answer.probability for answer in result[number].best] == pytest.approx([share for _, share in texts])
         if null:
-            assert found[number].null_odds == odds
-        for answer in found[number].best:
+            assert result[number].null_odds == odds
+        for answer in result[number].best:
             assert passage[answer.start : answer.end] == answer.text
 
 
 def test_nan_logits_are_an_error() -> None:
-    asked = passage_windows([Question("what?", "iron")], tokenizer(), QAConfig(), max_length=40)
+    labelled = passage_windows([Question("what?", "iron")], tokenizer(), QAConfig(), max_length=40)
     with pytest.raises(DataError, match="nan"):
-        decode_answers(["iron"], asked, [np.full((len(asked[0].rows[0]), 2), np.nan, np.float32)], QAConfig())
+        decode_answers(["iron"], labelled, [np.full((len(labelled[0].rows[0]), 2), np.nan, np.float32)], QAConfig())
 
 
 @pytest.mark.parametrize(
@@ -240,7 +250,7 @@ def test_a_too_short_max_length_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "start", "found"),
+    ("text", "start", "result"),
     [
         ("red iron", 4, (4, 12)),
         (" red iron", 3, (4, 12)),
@@ -253,5 +263,5 @@ def test_a_too_short_max_length_is_an_error() -> None:
         ("red", 99, None),
     ],
 )
-def test_locate_answer_checks_the_offset(text: str, start: int, found: tuple[int, int] | None) -> None:
-    assert locate_answer("the red iron.", text, start) == found
+def test_locate_answer_checks_the_offset(text: str, start: int, result: tuple[int, int] | None) -> None:
+    assert locate_answer("the red iron.", text, start) == result

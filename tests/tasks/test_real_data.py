@@ -64,12 +64,12 @@ def test_mrpc_split_has_the_dev_set_of_glue_and_the_row_missing_in_its_train_fil
     unpacked: Mapping[str, Path],
 ) -> None:
     folder = unpacked["glue"]
-    ours = glue.Config(name="mrpc").build(files={"data": folder})
+    actual = glue.Config(name="mrpc").build(files={"data": folder})
     files = {split: folder / "MRPC" / f"{split}.tsv" for split in ("train", "dev")}
-    theirs = glue.Config(name="mrpc").build(files=files)
+    expected = glue.Config(name="mrpc").build(files=files)
     pairs = {
         (name, split): [(example.texts, example.gold) for example in task.examples(split)]
-        for name, task in (("ours", ours), ("theirs", theirs))
+        for name, task in (("ours", actual), ("theirs", expected))
         for split in ("train", "dev")
     }
     assert pairs["ours", "dev"] == pairs["theirs", "dev"]

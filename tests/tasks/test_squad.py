@@ -204,9 +204,9 @@ def test_the_best_threshold_is_found_on_dev(tmp_path: Path) -> None:
     shy = task.decode(examples, rows, logits)
     assert [prediction.value for prediction in shy] == ["", "", ""]
     assert task.threshold(examples, shy) == 3.0
-    told = with_no_answer_threshold(shy, task.threshold(examples, shy))
-    assert [prediction.value for prediction in told] == ["smith", "smith", ""]
-    assert task.score(examples, told)["f1"] == task.score(examples, shy)["best_f1"] == 1
+    output = with_no_answer_threshold(shy, task.threshold(examples, shy))
+    assert [prediction.value for prediction in output] == ["smith", "smith", ""]
+    assert task.score(examples, output)["f1"] == task.score(examples, shy)["best_f1"] == 1
 
 
 @pytest.mark.parametrize("name", ["1.1", "2.0", "korquad"])

@@ -24,11 +24,11 @@ pytestmark = pytest.mark.skipif(not (DATA / "tasks" / "squad.tar.xz").is_file(),
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("squad")
+    result = tmp_path_factory.mktemp("squad")
     for name in ("squad", "korquad1"):
         with tarfile.open(DATA / "tasks" / f"{name}.tar.xz") as archive:
-            archive.extractall(found, filter="data")
-    return found
+            archive.extractall(result, filter="data")
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +47,11 @@ def perfect(one: Features) -> np.ndarray:
     return logits
 
 
-def read_back(examples: list[Example], asked: list[Features]) -> Counter[str]:
+def read_back(examples: list[Example], labelled: list[Features]) -> Counter[str]:
     """How many answers the tokens of their window give exactly; more: the first or last token holds more than that."""
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     seen = set()
-    for one in asked:
+    for one in labelled:
         example, row = examples[one.example_index], one.rows[0]
         if one.target == (0, 0) or one.example_index in seen:
             continue
@@ -60,8 +60,8 @@ def read_back(examples: list[Example], asked: list[Features]) -> Counter[str]:
         text, gold = example.texts[1][begin:end].strip(), example.texts[1][slice(*example.spans[0])]
         assert begin <= example.spans[0][0]
         assert end >= example.spans[0][1]
-        found["exact" if text == gold else "more"] += 1
-    return found
+        result["exact" if text == gold else "more"] += 1
+    return result
 
 
 @pytest.mark.parametrize(
@@ -79,16 +79,16 @@ def test_windows_and_exact_answers(
 ) -> None:
     task = task_of(folder, name, pattern)
     examples = task.examples("dev")
-    asked = task.rows(examples, tokenizer, max_length=384)
-    assert (len(examples), len(asked)) == (questions, windows)
-    assert read_back(examples, asked) == answers
+    labelled = task.rows(examples, tokenizer, max_length=384)
+    assert (len(examples), len(labelled)) == (questions, windows)
+    assert read_back(examples, labelled) == answers
 
 
 def test_perfect_logits_of_squad_2_dev_score_perfectly(folder: Path, tokenizer: Tokenizer) -> None:
     task = task_of(folder, "2.0", "dev-v2.0*.json")
     examples = task.examples("dev")[:3000]
-    asked = task.rows(examples, tokenizer, max_length=384)
-    scores = task.score(examples, task.decode(examples, asked, [perfect(one) for one in asked]))
+    labelled = task.rows(examples, tokenizer, max_length=384)
+    scores = task.score(examples, task.decode(examples, labelled, [perfect(one) for one in labelled]))
     assert scores["NoAns_exact"] == 1
     assert scores["HasAns_exact"] > 0.99  # the rest: tokens that hold more than the answer, answers of over 30 tokens
     assert scores["best_f1"] == scores["f1"] > 0.99
@@ -98,5 +98,5 @@ def test_korquad_dev_is_read_and_its_answers_lie_in_their_windows(folder: Path, 
     task = task_of(folder, "korquad", "KorQuAD_v1.0_dev.json")
     examples = task.examples("dev")
     assert len(examples) == 5774
-    asked = task.rows(examples[:500], tokenizer, max_length=384)
-    assert sum(read_back(examples, asked).values()) == 500
+    labelled = task.rows(examples[:500], tokenizer, max_length=384)
+    assert sum(read_back(examples, labelled).values()) == 500

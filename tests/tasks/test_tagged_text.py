@@ -34,8 +34,8 @@ def tokenizer(kind: str = "wordpiece") -> Tokenizer:
     return settings.train(training.count_words((*TEXTS, NAMES), settings.word_splitter()), vocab_size=400)
 
 
-def sure(asked: Features, labels: tuple[str, ...] = LABELS) -> NDArray[np.float32]:
-    return 20 * np.eye(len(labels), dtype=np.float32)[asked.target]
+def sure(labelled: Features, labels: tuple[str, ...] = LABELS) -> NDArray[np.float32]:
+    return 20 * np.eye(len(labels), dtype=np.float32)[labelled.target]
 
 
 def in_use(unit: Any = "word", **settings: Any) -> TokenClassificationTask:
@@ -47,19 +47,16 @@ def column_task(path: Path, *sentences: list[tuple[str, str]], **settings: Any) 
     return tagging.Config(**settings).build(files={"train": written(path / "train.conll", "\n".join(lines))})
 
 
-# --- windows ---------------------------------------------------------------------------------------------------------
-
-
 @given(tokens=st.integers(0, 400), size=st.integers(2, 60), overlap=st.integers(0, 80))
 def test_every_token_is_read_once_in_the_window_with_the_most_context(tokens: int, size: int, overlap: int) -> None:
-    found = token_windows(tokens, size=size, overlap=overlap)
-    assert [token for _, first, end in found for token in range(first, end)] == list(range(tokens))
-    for begin, first, end in found:
+    result = token_windows(tokens, size=size, overlap=overlap)
+    assert [token for _, first, end in result for token in range(first, end)] == list(range(tokens))
+    for begin, first, end in result:
         assert begin <= first <= end <= begin + size
         for token in range(first, end):
-            sides = [min(token - other, other + size - 1 - token) for other, _, _ in found]
+            sides = [min(token - other, other + size - 1 - token) for other, _, _ in result]
             assert min(token - begin, begin + size - 1 - token) == max(sides)
-    for (before, _, _), (begin, _, _) in pairwise(found):
+    for (before, _, _), (begin, _, _) in pairwise(result):
         assert before + size - begin >= min(overlap, size // 2)
 
 
@@ -67,15 +64,15 @@ def test_a_long_sentence_is_split_into_windows_without_losing_words(tmp_path: Pa
     words = [(f"iron{'ed' * (number % 3)}", "B-PER" if number % 7 == 0 else "O") for number in range(300)]
     task = column_task(tmp_path, words)
     examples = task.examples("train")
-    asked = task.rows(examples, tokenizer(), max_length=32)
-    assert len(asked) > 10
-    assert all(len(one.rows[0]) == 32 and one.rows[0].truncated == (0, 0) for one in asked)
-    assert [word for one in asked if isinstance(one, WordFeatures) for word in one.words] == list(range(300))
-    for one in asked:
+    labelled = task.rows(examples, tokenizer(), max_length=32)
+    assert len(labelled) > 10
+    assert all(len(one.rows[0]) == 32 and one.rows[0].truncated == (0, 0) for one in labelled)
+    assert [word for one in labelled if isinstance(one, WordFeatures) for word in one.words] == list(range(300))
+    for one in labelled:
         assert one.indices is not None
         assert isinstance(one, WordFeatures)
         row = one.rows[0]
-        firsts = [int(row.offsets[place, 0]) for place in one.indices]
+        firsts = [int(row.offsets[position, 0]) for position in one.indices]
         assert firsts == [examples[0].spans[word][0] for word in one.words]  # each word's first piece is read
         inner = one.indices[(one.words >= 40) & (one.words < 260)]
         assert ((inner > 5) & (inner < 26)).all()  # a quarter of the row on both sides at least
@@ -86,9 +83,6 @@ def test_rows_too_short_for_a_word_are_an_error(tmp_path: Path) -> None:
     task = column_task(tmp_path, [("Ada", "B-PER")])
     with pytest.raises(ValueError, match="length=3 is too short"):
         task.rows(task.examples("train"), tokenizer(), max_length=3)
-
-
-# --- documents -------------------------------------------------------------------------------------------------------
 
 
 def documents(folder: Path, **settings: Any) -> TokenClassificationTask:
@@ -107,9 +101,9 @@ def test_a_document_is_one_row_if_it_fits_and_every_word_is_read_once(tmp_path: 
     task = documents(tmp_path, context="document")
     assert task.max_length == 512
     examples = task.examples("dev")
-    asked = task.rows(examples, tokenizer(), max_length=512)
-    assert [(one.example_index, len(one.rows[0])) for one in asked] == [(0, 9 + 2), (3, 60 + 2), (4, 10 + 2)]
-    assert [len(one.target) for one in asked] == [9, 60, 10]
+    labelled = task.rows(examples, tokenizer(), max_length=512)
+    assert [(one.example_index, len(one.rows[0])) for one in labelled] == [(0, 9 + 2), (3, 60 + 2), (4, 10 + 2)]
+    assert [len(one.target) for one in labelled] == [9, 60, 10]
     short = task.rows(examples, tokenizer(), max_length=34)
     first = np.cumsum([0, *(len(example.spans) for example in examples)])
     numbers = [
@@ -136,11 +130,8 @@ def test_documents_of_tables_are_named_by_a_column(tmp_path: Path) -> None:
     rows = [{"tokens": ["Ada", "met"], "tags": ["B-PER", "O"], "page": page} for page in ("p", "p", "q", None, None)]
     path = lines_of_json(tmp_path / "train.jsonl", *rows)
     task = tagging.Config(context="document", document="page").build(files={"train": path})
-    asked = task.rows(task.examples("train"), tokenizer(), max_length=64)
-    assert [(one.example_index, len(one.target)) for one in asked] == [(0, 4), (2, 2), (3, 2), (4, 2)]
-
-
-# --- words that are odd ----------------------------------------------------------------------------------------------
+    labelled = task.rows(task.examples("train"), tokenizer(), max_length=64)
+    assert [(one.example_index, len(one.target)) for one in labelled] == [(0, 4), (2, 2), (3, 2), (4, 2)]
 
 
 def test_words_without_a_token_are_outside_and_listed_unless_an_entity_continues(tmp_path: Path) -> None:
@@ -150,8 +141,8 @@ def test_words_without_a_token_are_outside_and_listed_unless_an_entity_continues
     assert [len(one.indices) for one in task.rows(examples, tokenizer(), max_length=32) if one.indices is not None] == [
         2
     ]
-    asked = task.rows(examples, tokenizer(), max_length=32)
-    (prediction,) = task.decode(examples, asked, [sure(one, task.labels) for one in asked])
+    labelled = task.rows(examples, tokenizer(), max_length=32)
+    (prediction,) = task.decode(examples, labelled, [sure(one, task.labels) for one in labelled])
     assert prediction.value == ("O", "B-PER", "I-PER", "I-PER", "O", "O")
     assert prediction.detail["unread"] == [0, 2, 4, 5]
     (entity,) = prediction.detail["entities"]
@@ -172,18 +163,18 @@ def test_offsets_refer_to_the_original_text(kind: str, unit: str) -> None:
     task = in_use(unit)
     example = Example(id="0", texts=(NAMES,))
     spans = split_text(NAMES, unit)  # type: ignore[arg-type]
-    places = {
+    positions = {
         name: (NAMES.index(name), NAMES.index(name) + len(name)) for name in ("Sa\u0303o Paulo", "👩‍🔧", "대장장이")
     }
     gold = ["O"] * len(spans)
-    for begin, end in places.values():
+    for begin, end in positions.values():
         inside = [word for word, (a, b) in enumerate(spans) if begin <= a and b <= end]
         gold[inside[0] : inside[-1] + 1] = ["B-LOC", *["I-LOC"] * (len(inside) - 1)]
-    told = Example(id="0", texts=(NAMES,), gold=tuple(gold), spans=spans)
-    asked = task.rows([told], tokenizer(kind), max_length=64)
-    (prediction,) = task.decode([example], asked, [sure(one) for one in asked])
-    found = {entity["text"]: (entity["start"], entity["end"]) for entity in prediction.detail["entities"]}
-    assert found == places
+    output = Example(id="0", texts=(NAMES,), gold=tuple(gold), spans=spans)
+    labelled = task.rows([output], tokenizer(kind), max_length=64)
+    (prediction,) = task.decode([example], labelled, [sure(one) for one in labelled])
+    result = {entity["text"]: (entity["start"], entity["end"]) for entity in prediction.detail["entities"]}
+    assert result == positions
     assert {entity["kind"] for entity in prediction.detail["entities"]} == {"LOC"}
     assert all(0.99 < entity["score"] <= 1 for entity in prediction.detail["entities"])
 
@@ -238,9 +229,9 @@ def test_texts_without_words_give_the_same_rows_as_their_split_words() -> None:
 def test_texts_without_anything_to_read_have_no_entities(text: str) -> None:
     task = in_use("character")
     examples = [Example(id="0", texts=(text,)), Example(id="1", texts=("Ada",))]
-    asked = task.rows(examples, tokenizer(), max_length=16)
-    assert [one.example_index for one in asked] == [1]
-    empty, _ = task.decode(examples, asked, [np.zeros((len(one.indices), len(LABELS))) for one in asked])  # type: ignore[arg-type]
+    labelled = task.rows(examples, tokenizer(), max_length=16)
+    assert [one.example_index for one in labelled] == [1]
+    empty, _ = task.decode(examples, labelled, [np.zeros((len(one.indices), len(LABELS))) for one in labelled])  # type: ignore[arg-type]
     assert set(empty.value) <= {"O"}
     assert empty.detail["entities"] == []
     assert empty.score == 0
@@ -251,28 +242,25 @@ def test_characters_of_one_token_share_its_tag_and_only_the_first_begins() -> No
     text = "hammer iron"
     gold = ("B-PER", *["I-PER"] * 5, "I-PER", "I-PER", "I-PER", "O", "O")  # ends within `iron`
     example = Example(id="0", texts=(text,), gold=gold)
-    asked = task.rows([example], tokenizer(), max_length=16)
+    labelled = task.rows([example], tokenizer(), max_length=16)
     pieces = len(tokenizer().encode(text))
     assert pieces < 9
-    assert len(asked[0].target) == pieces
-    (prediction,) = task.decode([example], asked, [sure(one) for one in asked])
+    assert len(labelled[0].target) == pieces
+    (prediction,) = task.decode([example], labelled, [sure(one) for one in labelled])
     assert prediction.value[:7] == gold[:7]
     assert prediction.value[7:] == ("I-PER",) * 4  # what the pieces can say
     assert task.reachable([example], tokenizer(), max_length=16) == 0
-
-
-# --- scores ----------------------------------------------------------------------------------------------------------
 
 
 def test_scores_match_the_metrics_and_lie_in_the_interval(tmp_path: Path) -> None:
     sentence = [("Ada", "B-PER"), ("of", "O"), ("Seoul", "B-LOC"), ("met", "O")]
     task = column_task(tmp_path, *[sentence] * 20)
     examples = task.examples("train")
-    asked = task.rows(examples, tokenizer(), max_length=32)
-    answers = [sure(one, task.labels) for one in asked]
+    labelled = task.rows(examples, tokenizer(), max_length=32)
+    answers = [sure(one, task.labels) for one in labelled]
     for number in range(0, 20, 4):
         answers[number] = np.roll(answers[number], 1, axis=0)
-    predictions = task.decode(examples, asked, answers)
+    predictions = task.decode(examples, labelled, answers)
     gold = [list(example.gold) for example in examples]
     expected = sequence_labelling.score_entities(gold, [list(prediction.value) for prediction in predictions])
     scores = task.score(examples, predictions)
@@ -290,11 +278,11 @@ def test_the_mean_over_types_has_an_interval_too(tmp_path: Path) -> None:
     path = written(tmp_path / "klue-ner-v1.1_dev.tsv", f"{lines}\n" * 12)
     task = conll.Config(name="klue-ner").build(files={"dev": path})
     examples = task.examples("dev")
-    asked = task.rows(examples, tokenizer(), max_length=32)
-    answers = [sure(one, task.labels) for one in asked]
+    labelled = task.rows(examples, tokenizer(), max_length=32)
+    answers = [sure(one, task.labels) for one in labelled]
     for number in range(6):
         answers[number][1] = np.eye(len(task.labels))[0]  # `iron` is missed in half of the sentences
-    predictions = task.decode(examples, asked, answers)
+    predictions = task.decode(examples, labelled, answers)
     scores, interval = task.score(examples, predictions), task.interval(examples, predictions)
     assert scores["f1 LC"] == pytest.approx(2 / 3)
     assert scores["macro_f1"] == pytest.approx((1 + 2 / 3) / 2) == interval.value
@@ -307,8 +295,8 @@ def test_sentences_without_entities_have_scores_too(tmp_path: Path) -> None:
     for name, path in (("klue-ner", "dev.tsv"), ("wnut17", "dev.conll")):
         task = conll.Config(name=name).build(files={"dev": written(tmp_path / path, "쇠\tO\n\n쇠\tO\n")})
         examples = task.examples("dev")
-        asked = task.rows(examples, tokenizer(), max_length=16)
-        predictions = task.decode(examples, asked, [sure(one, task.labels) for one in asked])
+        labelled = task.rows(examples, tokenizer(), max_length=16)
+        predictions = task.decode(examples, labelled, [sure(one, task.labels) for one in labelled])
         assert task.score(examples, predictions)["accuracy"] == 1
         assert task.interval(examples, predictions).value == task.score(examples, predictions)[task.main_metric] == 0
 
@@ -316,7 +304,7 @@ def test_sentences_without_entities_have_scores_too(tmp_path: Path) -> None:
 def test_unknown_tags_cannot_be_scored() -> None:
     task = in_use()
     examples = [Example(id="0", texts=("Ada",), source="file:1")]
-    asked = task.rows(examples, tokenizer(), max_length=16)
-    predictions = task.decode(examples, asked, [np.zeros((1, len(LABELS)), np.float32)])
+    labelled = task.rows(examples, tokenizer(), max_length=16)
+    predictions = task.decode(examples, labelled, [np.zeros((1, len(LABELS)), np.float32)])
     with pytest.raises(ValueError, match="file:1: no tags"):
         task.score(examples, predictions)

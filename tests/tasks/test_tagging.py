@@ -33,11 +33,11 @@ def said(path: Path, split: str = "train", **settings: Any) -> str:
 def test_every_scheme_is_read_as_iob2(scheme: Any, given: str, tmp_path: Path) -> None:
     tags = convert_tags(GOLD, to=scheme)
     path = tabbed(tmp_path / "train.bio", *zip(WORDS, tags, strict=True))
-    found = task(path, scheme=scheme if given == "own" else "detect")
-    (example,) = found.examples("train")
+    result = task(path, scheme=scheme if given == "own" else "detect")
+    (example,) = result.examples("train")
     assert example.gold == tuple(convert_tags(GOLD, to="IOB2"))
-    assert found.detected["train: scheme"] == scheme
-    assert found.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+    assert result.detected["train: scheme"] == scheme
+    assert result.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 
 
 def test_mixed_schemes_are_errors_unless_lenient(tmp_path: Path) -> None:
@@ -53,10 +53,10 @@ def test_mixed_schemes_are_errors_unless_lenient(tmp_path: Path) -> None:
 
 def test_columns_are_counted_from_one(tmp_path: Path) -> None:
     path = written(tmp_path / "train.txt", "\ufeff1 Ada B-PER NN\r\n2 met O VB\r\n\r\n# note\r\n1 Seoul B-LOC NN\r\n")
-    found = task(path, words="2", tags="3", comment="#").examples("train")
-    assert [example.texts[0] for example in found] == ["Ada met", "Seoul"]
-    assert [example.gold for example in found] == [("B-PER", "O"), ("B-LOC",)]
-    assert [example.source for example in found] == [f"{path}:1", f"{path}:5"]
+    result = task(path, words="2", tags="3", comment="#").examples("train")
+    assert [example.texts[0] for example in result] == ["Ada met", "Seoul"]
+    assert [example.gold for example in result] == [("B-PER", "O"), ("B-LOC",)]
+    assert [example.source for example in result] == [f"{path}:1", f"{path}:5"]
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ def test_a_type_missing_in_train_is_an_error_in_dev(tmp_path: Path) -> None:
 def test_a_test_file_may_lack_tags(tmp_path: Path) -> None:
     written(tmp_path / "train.conll", "Ada B-PER\n")
     written(tmp_path / "test.conll", "Ada\nmet\n\nGrace\n")
-    found = tagging.Config().build(files={"data": tmp_path})
-    assert [(example.texts[0], example.gold) for example in found.examples("test")] == [
+    result = tagging.Config().build(files={"data": tmp_path})
+    assert [(example.texts[0], example.gold) for example in result.examples("test")] == [
         ("Ada met", None),
         ("Grace", None),
     ]
-    assert not found.has_split("dev")
+    assert not result.has_split("dev")
 
 
 def test_labels_of_a_model_must_be_tags(tmp_path: Path) -> None:
@@ -128,9 +128,6 @@ def test_labels_of_a_model_must_be_tags(tmp_path: Path) -> None:
         tagging.Config().build(files={}).head_config()
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
-
-
 def test_words_and_tags_as_lists(tmp_path: Path) -> None:
     item = {
         "id": "x",
@@ -139,11 +136,11 @@ def test_words_and_tags_as_lists(tmp_path: Path) -> None:
         "raw": "Ada Lovelace, Grace in  Seoul, Busan",
     }
     path = lines_of_json(tmp_path / "train.jsonl", item)
-    found = task(path)
-    (example,) = found.examples("train")
+    result = task(path)
+    (example,) = result.examples("train")
     assert (example.id, example.texts[0]) == ("x", " ".join(WORDS))
     assert example.gold == tuple(convert_tags(GOLD, to="IOB2"))
-    assert found.detected == {"train: columns": "words = tokens, tags = ner_tags", "train: scheme": "IOB1"}
+    assert result.detected == {"train: columns": "words = tokens, tags = ner_tags", "train: scheme": "IOB1"}
     (own,) = task(path, text="raw").examples("train")
     assert own.texts[0] == item["raw"]
     assert [own.texts[0][begin:end] for begin, end in own.spans] == list(WORDS)

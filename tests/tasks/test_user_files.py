@@ -56,11 +56,11 @@ def test_columns_are_detected_and_shown(header: str, text: str, label: str, tmp_
 
 def test_undetectable_columns_are_an_error_that_names_the_setting(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "alpha,beta,gamma\nx,y,1\n")
-    said = refusal(lambda: examples_of(classification.Config(), train=path))
-    assert "no column for the text among alpha, beta, gamma: set text=COLUMN" in said
-    assert "header=false" in said
-    said = refusal(lambda: examples_of(classification.Config(text="alpa", label="gamma"), train=path))
-    assert "no column 'alpa' among alpha, beta, gamma; did you mean alpha?; set text=COLUMN" in said
+    output = refusal(lambda: examples_of(classification.Config(), train=path))
+    assert "no column for the text among alpha, beta, gamma: set text=COLUMN" in output
+    assert "header=false" in output
+    output = refusal(lambda: examples_of(classification.Config(text="alpa", label="gamma"), train=path))
+    assert "no column 'alpa' among alpha, beta, gamma; did you mean alpha?; set text=COLUMN" in output
     named = classification.Config(text="beta", label="gamma")
     assert named.build(files={"test": path}, labels=("0", "1")).examples("test")[0].texts == ("y",)
     bare = classification.Config(header=False, text="column2", label="column1")
@@ -126,9 +126,9 @@ def test_a_trained_models_labels_need_no_train_file(tmp_path: Path) -> None:
     path = written(tmp_path / "dev.csv", "text,label\na,pos\n")
     task = classification.Config().build(files={"dev": path}, labels=("pos", "neg"))
     assert task.target(task.examples("dev")[0]) == 0
-    said = refusal(lambda: classification.Config().build(files={"dev": path}).head_config())
-    assert "labels come from a train file or a trained model" in said
-    assert "pass --train" in said
+    output = refusal(lambda: classification.Config().build(files={"dev": path}).head_config())
+    assert "labels come from a train file or a trained model" in output
+    assert "pass --train" in output
     assert classification.Config().build(files={}, labels=("a", "b")).head_config()["labels"] == ["a", "b"]
 
 
@@ -137,25 +137,27 @@ def test_texts_without_labels_get_predictions_but_no_scores(tmp_path: Path) -> N
     task = classification.Config().build(files={"test": path}, labels=("a", "b"))
     examples = task.examples("test")
     assert [(example.texts, example.gold) for example in examples] == [(("hello",), None), (("",), None)]
-    said = refusal(lambda: task.score(examples, []))
-    assert "test.csv:2: no label, so the split cannot be scored" in said
+    output = refusal(lambda: task.score(examples, []))
+    assert "test.csv:2: no label, so the split cannot be scored" in output
     only = written(tmp_path / "only.jsonl", json.dumps({"utterances": "hi"}) + "\n")
     assert classification.Config().build(files={"test": only}).examples("test")[0].texts == ("hi",)
 
 
 def test_f1_needs_its_label(tmp_path: Path) -> None:
     path = written(tmp_path / "train.csv", "text,label\na,x\nb,y\nc,z\n")
-    said = refusal(
+    output = refusal(
         lambda: classification.Config(main_metric="f1").build(files={"train": path}).head_config(), ConfigError
     )
-    assert "main_metric=f1 needs one of the 3 labels: set positive=" in said
-    said = refusal(lambda: classification.Config(positive="Z").build(files={"train": path}).head_config(), ConfigError)
-    assert "positive=Z is not one of the labels (x, y, z)" in said
+    assert "main_metric=f1 needs one of the 3 labels: set positive=" in output
+    output = refusal(
+        lambda: classification.Config(positive="Z").build(files={"train": path}).head_config(), ConfigError
+    )
+    assert "positive=Z is not one of the labels (x, y, z)" in output
     task = classification.Config(main_metric="f1", positive="z").build(files={"train": path})
     examples = task.examples("train")
     answers = [np.eye(3, dtype=np.float32)[number] for number in (2, 1, 2)]
-    asked = [type("Asked", (), {"example_index": number}) for number in range(3)]
-    predictions = task.decode(examples, asked, answers)  # type: ignore[arg-type]
+    labelled = [type("Asked", (), {"example_index": number}) for number in range(3)]
+    predictions = task.decode(examples, labelled, answers)  # type: ignore[arg-type]
     assert task.score(examples, predictions)["f1"] == pytest.approx(2 / 3)
     assert task.interval(examples, predictions).value == pytest.approx(2 / 3)
 
@@ -179,8 +181,8 @@ def test_pairs_of_columns_are_detected_together(header: str, first: str, second:
 
 def test_a_pair_with_one_given_column_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "a,b,c,label\n1,2,3,x\n")
-    said = refusal(lambda: examples_of(pairs.Config(first="a"), train=path))
-    assert "no column for the second" in said
+    output = refusal(lambda: examples_of(pairs.Config(first="a"), train=path))
+    assert "no column for the second" in output
     whole = pairs.Config(first="c", second="a").build(files={"test": path}, labels=("x", "y"))
     assert whole.examples("test")[0].texts == ("3", "1")
 
@@ -210,8 +212,8 @@ def test_files_of_a_folder_are_found_by_name(tmp_path: Path) -> None:
     task = classification.Config().build(files={"data": tmp_path})
     assert [len(task.examples(split)) for split in ("train", "dev", "test")] == [2, 2, 2]
     (tmp_path / "empty").mkdir()
-    said = refusal(lambda: classification.Config().build(files={"data": tmp_path / "empty"}))
-    assert "has no file of classification: expected train.csv" in said
+    output = refusal(lambda: classification.Config().build(files={"data": tmp_path / "empty"}))
+    assert "has no file of classification: expected train.csv" in output
     assert "is not a folder" in refusal(lambda: classification.Config().build(files={"data": tmp_path / "train.csv"}))
     assert "no split 'tain'" in refusal(lambda: classification.Config().build(files={"tain": tmp_path / "train.csv"}))
 
@@ -285,8 +287,8 @@ def test_choices_in_columns(tmp_path: Path) -> None:
     other = written(tmp_path / "c.csv", "ask,this,that,right\nq,one,two,two\n")
     assert "no columns for the choices" in refusal(lambda: examples_of(choice.Config(), train=other))
     wrong = choice.Config(question="ask", choices=("this", "thta"))
-    said = refusal(lambda: examples_of(wrong, train=other))
-    assert "no column 'thta' among ask, this, that, right; did you mean that?; set choices=COLUMN" in said
+    output = refusal(lambda: examples_of(wrong, train=other))
+    assert "no column 'thta' among ask, this, that, right; did you mean that?; set choices=COLUMN" in output
     named = choice.Config(question="ask", choices=("this", "that"))
     assert examples_of(named, train=other)[0].gold == 1
     listed = lines_of_json(
@@ -312,8 +314,8 @@ def test_each_text_is_encoded_once_and_truncated_examples_are_counted(tmp_path: 
     class Watched(type(tokenizer)):  # type: ignore[misc]
         def encode_batch(self, texts: Sequence[str]) -> list[Encoded]:
             seen.extend(texts)
-            found: list[Encoded] = super().encode_batch(texts)
-            return found
+            result: list[Encoded] = super().encode_batch(texts)
+            return result
 
     tokenizer.__class__ = Watched
     path = lines_of_json(
@@ -322,12 +324,14 @@ def test_each_text_is_encoded_once_and_truncated_examples_are_counted(tmp_path: 
         {"question": "iron", "choices": ["iron", "the smith"], "answer": 1},
     )
     task = choice.Config(label_format="number").build(files={"train": path})
-    asked = task.rows(task.examples("train"), tokenizer, max_length=16)
+    labelled = task.rows(task.examples("train"), tokenizer, max_length=16)
     assert sorted(seen) == sorted({"iron", "the smith", LONG})
-    assert [len(one.rows) for one in asked] == [2, 2]
-    assert len(truncated_examples(asked)) == 1
-    assert asked[0].rows[1].truncated[1] > 0
-    assert task.decode(task.examples("train"), asked, [np.array([1, 2]), np.array([1, 2])])[0].detail["choice"] == LONG
+    assert [len(one.rows) for one in labelled] == [2, 2]
+    assert len(truncated_examples(labelled)) == 1
+    assert labelled[0].rows[1].truncated[1] > 0
+    assert (
+        task.decode(task.examples("train"), labelled, [np.array([1, 2]), np.array([1, 2])])[0].detail["choice"] == LONG
+    )
 
 
 def test_of_two_labels_the_second_one_has_the_f1(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_fsdp_equals_ddp_and_one_rank(ranks_results: Any, case: str) -> None:
         "real": lambda: fsdp_ranks.real(World(), False),
         "shared": lambda: fsdp_ranks.shared(World(), False),
     }[case]()
-    one = fsdp_ranks.told(alone)
+    one = fsdp_ranks.finish_run(alone)
     whole, split = first[case]
     assert split["steps"] == second[case][1]["steps"]
     added = "the norm is added in another order: else nothing was split"

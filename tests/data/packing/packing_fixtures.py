@@ -19,14 +19,14 @@ from bertsmith.types import Frame
 
 PADDING, START, SEPARATOR, FIRST = 0, 1, 2, 10  # token n of the split has the id FIRST + n
 FRAME = Frame((START, "a", SEPARATOR), (START, "a", SEPARATOR, "b", SEPARATOR), (0, 0, 0, 1, 1))
-DOUBLE = Frame((START, "a", SEPARATOR), (START, "a", SEPARATOR, SEPARATOR, "b", SEPARATOR))  # as RoBERTa has it
+DOUBLE = Frame((START, "a", SEPARATOR), (START, "a", SEPARATOR, SEPARATOR, "b", SEPARATOR))  # as in RoBERTa
 BARE = Frame(("a",), ("a", "b"))
 
 Documents = Sequence[Sequence[int]]  # tokens of each sentence of each document
 
 
 def make_shards(folder: Path, documents: Documents, *, documents_per_part: int = 10**9) -> Shards:
-    """A shard set of these documents, cut into parts; one without a sentence is kept as such."""
+    """A shard set of these documents in several parts; empty documents are kept."""
     lengths = np.array([length for document in documents for length in document], np.uint16)
     counts = np.array([len(document) for document in documents], np.uint32)
     size = FIRST + int(lengths.sum(dtype=np.int64))
@@ -57,8 +57,11 @@ def _part(whole: EncodedDocuments, begin: int, end: int) -> EncodedDocuments:
 
 
 def fixed_documents() -> list[list[int]]:
-    """Documents that no release of numpy can change."""
-    lengths = [[(7 * number + 5 * place * place) % 23 + 1 for place in range(number % 17 + 1)] for number in range(100)]
+    """Documents that do not depend on the numpy version."""
+    lengths = [
+        [(7 * number + 5 * position * position) % 23 + 1 for position in range(number % 17 + 1)]
+        for number in range(100)
+    ]
     return [*lengths, [1], [300], [1, 200, 1], [2] * 300]
 
 
@@ -90,12 +93,12 @@ ANY = {
 def build(
     config: type, shards: Shards, *, seed: int = 7, frame: Frame = FRAME, max_length: int = 64, **changes: Any
 ) -> Any:
-    """A packing with these settings, in rows of 64 tokens where they do not say."""
+    """A packing with these settings; the default length is 64 tokens."""
     return config(**changes).build(shards, frame=frame, padding_id=PADDING, seed=seed, max_length=max_length)
 
 
 class Places(NamedTuple):
-    """Where the tokens of a split belong."""
+    """Documents and sentences of the tokens of a split."""
 
     documents: NDArray[np.int64]  # [tokens] number of each token's document
     sentence_begins: NDArray[np.bool_]  # [tokens + 1] the end of all counts too
@@ -109,7 +112,7 @@ class Places(NamedTuple):
 
 
 class Text(NamedTuple):
-    """One text of a batch, as it stands there."""
+    """One text of a batch."""
 
     row: int
     turn: int  # in its row, from 1
@@ -119,34 +122,34 @@ class Text(NamedTuple):
     special: list[bool]
     sample: int
     label: int
-    documents: list[int]  # numbers of what sees each other
+    documents: list[int]  # document ids for attention
 
     @property
     def tokens(self) -> list[int]:
-        """Numbers of its tokens in the split."""
+        """Token numbers in the split."""
         return [number - FIRST for number, special in zip(self.ids, self.special, strict=True) if not special]
 
 
 def texts_of(batch: PackedBatch) -> list[Text]:
-    """The texts of a batch, row by row, found by their numbers in the run."""
-    found = []
+    """The texts of a batch, row by row, by sample id."""
+    result = []
     every = next(iter(batch.labels.values()), batch.cls_positions)
     labels = dict(zip(batch.cls_positions.tolist(), every.tolist(), strict=True))
     length = batch.input_ids.shape[1]
     for row, samples in enumerate(batch.sample_ids):
         numbers = [number for number in dict.fromkeys(samples.tolist()) if number >= 0]
         for turn, sample in enumerate(numbers, start=1):
-            (places,) = np.nonzero(samples == sample)
-            assert places.tolist() == list(range(places[0], places[-1] + 1)), "a text stands together"
+            (indices,) = np.nonzero(samples == sample)
+            assert indices.tolist() == list(range(indices[0], indices[-1] + 1)), "a text stands together"
             planes = (batch.input_ids, batch.position_ids, batch.segment_ids, batch.special_mask)
-            values = [plane[row, places].tolist() for plane in planes]
-            documents = batch.document_ids[row, places].tolist()
-            found.append(Text(row, turn, *values, sample, labels[row * length + int(places[0])], documents))
-    return found
+            values = [plane[row, indices].tolist() for plane in planes]
+            documents = batch.document_ids[row, indices].tolist()
+            result.append(Text(row, turn, *values, sample, labels[row * length + int(indices[0])], documents))
+    return result
 
 
 def epoch_texts(packing: Packing, epoch: int = 0) -> list[Text]:
-    """The texts of a whole epoch."""
+    """The texts of one epoch."""
     return texts_of(packing.rows(epoch * packing.rows_per_epoch, packing.rows_per_epoch))
 
 
@@ -167,24 +170,24 @@ def pairs_of(batch: PackedBatch) -> Pair:
     separators = np.flatnonzero(ids == SEPARATOR)
     first, (label,) = batch.cls_positions, batch.labels.values()
     first, label = first[label >= 0], label[label >= 0]
-    place = np.searchsorted(separators, first)
-    middle, end = separators[place], separators[place + 1]
+    position = np.searchsorted(separators, first)
+    middle, end = separators[position], separators[position + 1]
     assert np.array_equal(samples[first], samples[end])
-    tokens = (ids[places] - FIRST for places in (first + 1, middle - 1, middle + 1, end - 1))
+    tokens = (ids[indices] - FIRST for indices in (first + 1, middle - 1, middle + 1, end - 1))
     return Pair(label, *tokens, samples[first])
 
 
 def first_pairs(packing: Packing, count: int = 10**5) -> Pair:
-    """The first so many pairs of a run."""
-    found, rows = [], 0
-    while sum(len(pairs.label) for pairs in found) < count:
-        found.append(pairs_of(packing.rows(rows, 2000)))
+    """The first `count` pairs of a run."""
+    result, rows = [], 0
+    while sum(len(pairs.label) for pairs in result) < count:
+        result.append(pairs_of(packing.rows(rows, 2000)))
         rows += 2000
-    return Pair(*(np.concatenate(values)[:count] for values in zip(*found, strict=True)))
+    return Pair(*(np.concatenate(values)[:count] for values in zip(*result, strict=True)))
 
 
 def fingerprint(batches: Sequence[PackedBatch]) -> str:
-    """A hash of all their arrays in a fixed order, whatever the arrays are called."""
+    """A hash of all arrays in a fixed order, independent of their names."""
     digest = hashlib.sha256()
     for batch in batches:
         for values in (*batch.arrays.values(), *batch.labels.values()):

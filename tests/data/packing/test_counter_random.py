@@ -15,11 +15,11 @@ from bertsmith.nn import counter_random as torch_counter_random
 def test_the_same_bits_as_in_torch() -> None:
     chance = np.random.default_rng(0)
     first, second = chance.integers(0, 2**62, 1000), chance.integers(-5, 10**6, 1000)
-    mine = counter_random.mix_counters(counter_random.stream_key(7, "rows"), first, second)
-    theirs = torch_counter_random.mix_counters(
+    actual = counter_random.mix_counters(counter_random.stream_key(7, "rows"), first, second)
+    reference = torch_counter_random.mix_counters(
         torch_counter_random.stream_key(7, "rows"), torch.from_numpy(first), torch.from_numpy(second)
     )
-    assert np.array_equal(mine.view(np.int64), theirs.numpy())
+    assert np.array_equal(actual.view(np.int64), reference.numpy())
 
 
 def test_seed_and_purpose_change_the_key() -> None:
@@ -30,8 +30,8 @@ def test_seed_and_purpose_change_the_key() -> None:
 @settings(max_examples=200, deadline=None)
 @given(limit=some.integers(1, 3000), seed=some.integers(0, 1000))
 def test_a_permutation_of_any_size(limit: int, seed: int) -> None:
-    found = counter_random.permute(np.arange(limit), limit, counter_random.stream_key(seed, "test"))
-    assert np.array_equal(np.sort(found), np.arange(limit))
+    result = counter_random.permute(np.arange(limit), limit, counter_random.stream_key(seed, "test"))
+    assert np.array_equal(np.sort(result), np.arange(limit))
 
 
 def test_limits_and_keys_per_number() -> None:
@@ -54,10 +54,10 @@ def test_permutations_are_uniform(limit: int) -> None:
 
 
 def test_neighbours_are_separated() -> None:
-    found = counter_random.permute(np.arange(10_000), 10_000, counter_random.stream_key(0, "test"))
-    distance = np.abs(np.diff(found))
+    result = counter_random.permute(np.arange(10_000), 10_000, counter_random.stream_key(0, "test"))
+    distance = np.abs(np.diff(result))
     assert abs(distance.mean() / 3333.3 - 1) < 0.05  # of two numbers drawn at random: a third of the limit
-    assert abs(np.corrcoef(np.arange(10_000), found)[0, 1]) < 0.04
+    assert abs(np.corrcoef(np.arange(10_000), result)[0, 1]) < 0.04
 
 
 @pytest.mark.parametrize(("probability", "low", "high"), [(0.0, 0, 0), (1.0, 10**5, 10**5), (0.1, 9_600, 10_400)])

@@ -35,13 +35,13 @@ def build(shards: Shards, *, length: int, frame: Frame = FRAME, **changes: bool)
 
 def bodies(packing: Packing) -> list[list[int]]:
     """The texts of the first epoch without their frame, in the order of the corpus; -1 for separators between."""
-    found = []
+    result = []
     for text in texts_of(packing.rows(0, packing.rows_per_epoch)):
         assert (text.ids[0], text.ids[-1]) == (START, SEPARATOR)
         assert set(text.segments) == {0}
         assert text.special == [token < FIRST for token in text.ids]
-        found.append([-1 if token == SEPARATOR else token - FIRST for token in text.ids[1:-1]])
-    return sorted(found, key=lambda body: next(token for token in body if token >= 0))
+        result.append([-1 if token == SEPARATOR else token - FIRST for token in text.ids[1:-1]])
+    return sorted(result, key=lambda body: next(token for token in body if token >= 0))
 
 
 def filled(documents: list[list[int]], room: int) -> list[list[int]]:
@@ -76,8 +76,8 @@ TINY = some.lists(some.lists(some.integers(1, 9), min_size=1, max_size=6), min_s
 def test_whole_sentences_across_documents(documents: list[list[int]], length: int, parts: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shards = make_shards(Path(folder, "set"), documents, documents_per_part=parts)
-        found = bodies(build(shards, length=length, whole_sentences=True))
-    assert found == filled(documents, length - 2)
+        result = bodies(build(shards, length=length, whole_sentences=True))
+    assert result == filled(documents, length - 2)
 
 
 @settings(max_examples=60, deadline=None)
@@ -85,19 +85,21 @@ def test_whole_sentences_across_documents(documents: list[list[int]], length: in
 def test_within_documents(documents: list[list[int]], length: int, parts: int, whole: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shards = make_shards(Path(folder, "set"), documents, documents_per_part=parts)
-        found = bodies(build(shards, length=length, across_documents=False, whole_sentences=whole))
-    assert [token for body in found for token in body] == list(range(shards.tokens)), "every token once, no separator"
-    places, room = Places.of(documents), length - 2
-    for body, after in zip(found, [*found[1:], [shards.tokens]], strict=True):
-        assert len(set(places.documents[body].tolist())) == 1
-        last_of_document = after[0] == shards.tokens or places.documents[after[0]] != places.documents[body[0]]
+        result = bodies(build(shards, length=length, across_documents=False, whole_sentences=whole))
+    assert [token for body in result for token in body] == list(range(shards.tokens)), "every token once, no separator"
+    positions, room = Places.of(documents), length - 2
+    for body, after in zip(result, [*result[1:], [shards.tokens]], strict=True):
+        assert len(set(positions.documents[body].tolist())) == 1
+        last_of_document = after[0] == shards.tokens or positions.documents[after[0]] != positions.documents[body[0]]
         if not whole:
             assert len(body) == room or last_of_document
-        elif not places.sentence_begins[after[0]]:
+        elif not positions.sentence_begins[after[0]]:
             assert len(body) == room, "only a sentence longer than a row is cut"
-            assert not places.sentence_begins[body[1:]].any()
+            assert not positions.sentence_begins[body[1:]].any()
         elif not last_of_document:
-            next_end = next(place for place in range(after[0] + 1, shards.tokens + 1) if places.sentence_begins[place])
+            next_end = next(
+                position for position in range(after[0] + 1, shards.tokens + 1) if positions.sentence_begins[position]
+            )
             assert next_end - body[0] > room, "the next sentence would not have fitted"
 
 
@@ -108,10 +110,10 @@ def test_long_spans_are_cut_as_short_ones(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(document_stream, "SPAN_SAMPLES", 3)
     linked = bodies(build(shards, length=24, whole_sentences=True))
     begins = Places.of(documents).sentence_begins
-    for found in (plain, linked):
-        assert [token for body in found for token in body if token >= 0] == list(range(shards.tokens))
-        assert all(body[0] >= 0 and body[-1] >= 0 for body in found), "separators stand between documents only"
-        assert all(begins[body[0]] and begins[body[-1] + 1] for body in found)
+    for result in (plain, linked):
+        assert [token for body in result for token in body if token >= 0] == list(range(shards.tokens))
+        assert all(body[0] >= 0 and body[-1] >= 0 for body in result), "separators stand between documents only"
+        assert all(begins[body[0]] and begins[body[-1] + 1] for body in result)
     assert plain == filled(documents, 22)
     assert len(plain) < len(linked) < 1.4 * len(plain)
 
@@ -131,9 +133,9 @@ def test_across_documents_rows_are_full(tmp_path: Path) -> None:
             -1,
         ]
     ]
-    found = bodies(packing)
-    assert packing.rows_per_epoch == len(found) == len(stream) // 30
-    assert [token for body in found for token in body] == stream[: 30 * len(found)]
+    result = bodies(packing)
+    assert packing.rows_per_epoch == len(result) == len(stream) // 30
+    assert [token for body in result for token in body] == stream[: 30 * len(result)]
 
 
 def test_a_tokenizer_without_special_tokens(tmp_path: Path) -> None:
@@ -166,7 +168,7 @@ def test_documents_of_a_text_do_not_attend_to_each_other(
         whose: dict[int, set[int]] = {}
         for token, special, number in zip(text.ids, text.special, text.documents, strict=True):
             whose.setdefault(number, set()).update([] if special else [int(owners[token - FIRST])])
-        assert all(len(found) <= 1 for found in whose.values())
+        assert all(len(result) <= 1 for result in whose.values())
         last = [token for token, special in zip(text.ids, text.special, strict=True) if not special][-1:]
         assert not last or text.documents[-1] == text.documents[text.ids.index(last[0])] or text.ids[-2] == SEPARATOR
         separators = sum(token == SEPARATOR for token in text.ids[1:-2])  # one at the very end ends nothing

@@ -26,29 +26,31 @@ def test_the_same_batch_as_framing_and_collating(frame: Frame) -> None:
     halves = [[chance.integers(10, 99, size).tolist() for size in sizes] for sizes in SIZES]
     rows = [framed(frame, encoded(a), encoded(b) if b else None, max_length=40) for a, b in halves]
     labels = [number % 2 for number in range(len(rows))]
-    theirs = collate(
+    expected = collate(
         rows, length=40, padding_id=PADDING, pack=True, sample_ids=range(100, 108), labels={"next_sentence": labels}
     )
-    line = np.repeat(np.arange(len(theirs.input_ids)), theirs.document_ids.amax(1))
-    order = torch.argsort(theirs.cls_positions).numpy()  # collate numbers texts as rows came, here they go line by line
+    line = np.repeat(np.arange(len(expected.input_ids)), expected.document_ids.amax(1))
+    order = torch.argsort(
+        expected.cls_positions
+    ).numpy()  # collate numbers texts as rows came, here they go line by line
     tokens = np.array([token for number in order for half in halves[number] for token in half])
     texts = Texts(line, order + 100, np.array(SIZES)[order], tokens)
-    most = int(theirs.document_ids.max())
+    most = int(expected.document_ids.max())
     layout = RowLayout(FrameArrays(frame), 40, PADDING, texts_per_row=most)
-    found = layout.make_batch(texts, {"next_sentence": np.array(labels)[order]})
-    mine = from_packed(found)
+    result = layout.make_batch(texts, {"next_sentence": np.array(labels)[order]})
+    actual = from_packed(result)
     for name in ("input_ids", "position_ids", "segment_ids", "document_ids", "special_mask", "sample_ids"):
-        assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
-        assert getattr(mine, name).dtype == getattr(theirs, name).dtype, name
-    real = mine.cls_positions >= 0
-    assert mine.cls_positions[real].tolist() == sorted(theirs.cls_positions.tolist())
-    assert mine.cls_positions.shape == (len(theirs.input_ids) * most,)
-    assert mine.labels["next_sentence"][real].tolist() == theirs.labels["next_sentence"][order].tolist()
-    assert (mine.labels["next_sentence"][~real] == IGNORE_INDEX).all()
-    assert mine.cu_seqlens.unique().tolist() == theirs.cu_seqlens.unique().tolist()
-    assert mine.cu_seqlens.shape == (len(theirs.input_ids) * (most + 1) + 1,)
-    assert found.tokens == int((theirs.document_ids > 0).sum())
-    assert (mine.max_seqlen, mine.dense, int(mine.epoch)) == (40, False, 0)
+        assert torch.equal(getattr(actual, name), getattr(expected, name)), name
+        assert getattr(actual, name).dtype == getattr(expected, name).dtype, name
+    real = actual.cls_positions >= 0
+    assert actual.cls_positions[real].tolist() == sorted(expected.cls_positions.tolist())
+    assert actual.cls_positions.shape == (len(expected.input_ids) * most,)
+    assert actual.labels["next_sentence"][real].tolist() == expected.labels["next_sentence"][order].tolist()
+    assert (actual.labels["next_sentence"][~real] == IGNORE_INDEX).all()
+    assert actual.cu_seqlens.unique().tolist() == expected.cu_seqlens.unique().tolist()
+    assert actual.cu_seqlens.shape == (len(expected.input_ids) * (most + 1) + 1,)
+    assert result.tokens == int((expected.document_ids > 0).sum())
+    assert (actual.max_seqlen, actual.dense, int(actual.epoch)) == (40, False, 0)
 
 
 @pytest.mark.gpu

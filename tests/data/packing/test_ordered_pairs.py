@@ -66,13 +66,13 @@ class TestHundredThousandPairs:
 
     def test_both_segments_come_from_one_document(self, many: Pair) -> None:
         documents = Places.of(MIXED).documents
-        for places in (many.a_last, many.b_first, many.b_last):
-            assert np.array_equal(documents[places], documents[many.a_first])
+        for positions in (many.a_last, many.b_first, many.b_last):
+            assert np.array_equal(documents[positions], documents[many.a_first])
 
     def test_both_segments_are_complete_sentences(self, many: Pair) -> None:
         begins = Places.of(MIXED).sentence_begins
-        for places in (many.a_first, many.a_last + 1, many.b_first, many.b_last + 1):
-            assert begins[places].all()
+        for positions in (many.a_first, many.a_last + 1, many.b_first, many.b_last + 1):
+            assert begins[positions].all()
 
     def test_lengths_do_not_reveal_the_order(self, many: Pair) -> None:
         swapped = many.label == SWAPPED
@@ -93,7 +93,7 @@ class TestHundredThousandPairs:
 
 def test_the_arrays_of_a_pair(shards: Shards) -> None:
     seen = Counter()
-    places = Places.of(MIXED)
+    positions = Places.of(MIXED)
     for text in texts_of(build(shards).batch(3, batch_size=200)):
         middle = text.ids.index(SEPARATOR)
         assert (text.ids[0], text.ids[-1]) == (START, SEPARATOR)
@@ -103,7 +103,7 @@ def test_the_arrays_of_a_pair(shards: Shards) -> None:
         assert first == list(range(first[0], first[0] + len(first)))
         if text.label == IGNORE_INDEX:
             assert not second
-            assert not places.sentence_begins[first[0] + 1 : first[-1] + 1].any(), "one sentence, or a piece"
+            assert not positions.sentence_begins[first[0] + 1 : first[-1] + 1].any(), "one sentence, or a piece"
         else:
             assert second == list(range(second[0], second[0] + len(second)))
             assert (second[0] == first[-1] + 1) == (text.label == IN_ORDER)
@@ -120,13 +120,13 @@ def test_every_token_once_per_epoch_and_no_cut_sentences_in_pairs(
         shards = make_shards(Path(folder, "set"), documents, documents_per_part=parts)
         texts = epoch_texts(build(shards, max_length=length, short_sequences=short_sequences), epoch)
     assert sorted(token for text in texts for token in text.tokens) == list(range(shards.tokens))
-    places = Places.of(documents)
+    positions = Places.of(documents)
     for text in texts:
         begin, end = min(text.tokens), max(text.tokens) + 1
-        assert len(set(places.documents[text.tokens].tolist())) == 1
-        inside = places.sentence_begins[begin + 1 : end].any()
+        assert len(set(positions.documents[text.tokens].tolist())) == 1
+        inside = positions.sentence_begins[begin + 1 : end].any()
         assert inside == (text.label != IGNORE_INDEX)
-        assert not inside or (places.sentence_begins[begin] and places.sentence_begins[end])
+        assert not inside or (positions.sentence_begins[begin] and positions.sentence_begins[end])
 
 
 def collected(lengths: list[int], *, room: int) -> list[int]:
@@ -151,10 +151,10 @@ def test_samples_hold_as_many_complete_sentences_as_fit(shards: Shards) -> None:
         sizes.setdefault(int(owner[text.tokens[0]]), []).append((min(text.tokens), len(text.tokens)))
     ways = Counter()
     for number, lengths in enumerate(MIXED):
-        found = [size for _, size in sorted(sizes[number])]
+        result = [size for _, size in sorted(sizes[number])]
         ahead, back = collected(lengths, room=61), collected(lengths[::-1], room=61)[::-1]
-        assert found in (ahead, back), number
-        ways[found == ahead] += ahead != back
+        assert result in (ahead, back), number
+        ways[result == ahead] += ahead != back
     assert min(ways.values()) > 50, "some documents are cut from the begin on, some from the end on"
 
 

@@ -68,11 +68,11 @@ class TestHundredThousandPairs:
         assert np.array_equal(documents[many.a_first], documents[many.a_last])
 
     def test_random_segments_come_from_the_whole_corpus(self, many: Pair) -> None:
-        places = Places.of(MIXED)
+        indices = Places.of(MIXED)
         starts = many.b_first[many.label == RANDOM]
-        sentences = np.flatnonzero(places.sentence_begins)[:-1]
+        sentences = np.flatnonzero(indices.sentence_begins)[:-1]
         assert len(np.unique(starts)) > 0.9 * len(sentences)
-        assert len(np.unique(places.documents[starts])) > 0.97 * len(MIXED)
+        assert len(np.unique(indices.documents[starts])) > 0.97 * len(MIXED)
 
     def test_segments_are_split_at_a_sentence(self, many: Pair) -> None:
         assert Places.of(MIXED).sentence_begins[many.b_first].all()
@@ -106,8 +106,8 @@ def test_the_arrays_of_a_pair(shards: Shards) -> None:
         else:
             assert second == list(range(second[0], second[0] + len(second)))
             assert text.segments == [0] * (len(first) + 2) + [1] * (len(second) + 1)
-        assert [place for place, special in enumerate(text.special) if special] == [
-            place for place, token in enumerate(text.ids) if token < FIRST
+        assert [position for position, special in enumerate(text.special) if special] == [
+            position for position, token in enumerate(text.ids) if token < FIRST
         ]
     assert min(seen[label] for label in (FOLLOWS, RANDOM, IGNORE_INDEX)) > 5
 
@@ -143,13 +143,13 @@ def test_every_token_once_per_epoch(
 
 def collected(lengths: list[int], begin: int, *, target: int, room: int) -> list[tuple[int, int]]:
     """Samples of a document, one sentence after the other: as bert: create_pretraining_data.py, but losing nothing."""
-    ends, place, end = np.cumsum(lengths) + begin, begin, begin + sum(lengths)
-    found = []
-    while place < end:
-        reached = next(int(stop) for stop in ends if stop - place >= min(target, end - place))
-        found.append((place, min(reached, place + room)))
-        place = found[-1][1]
-    return found
+    ends, position, end = np.cumsum(lengths) + begin, begin, begin + sum(lengths)
+    result = []
+    while position < end:
+        reached = next(int(stop) for stop in ends if stop - position >= min(target, end - position))
+        result.append((position, min(reached, position + room)))
+        position = result[-1][1]
+    return result
 
 
 def test_short_documents_are_cut_as_in_create_pretraining_data(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_long_text_fills_its_rows(tmp_path: Path) -> None:
 
 def test_a_frame_with_two_separators(shards: Shards) -> None:
     for text in texts_of(build(shards, frame=DOUBLE).batch(0, batch_size=50)):
-        separators = [place for place, token in enumerate(text.ids) if token == SEPARATOR]
+        separators = [position for position, token in enumerate(text.ids) if token == SEPARATOR]
         assert len(separators) == (1 if text.label == IGNORE_INDEX else 3)
         assert set(text.segments) == {0}
         assert len(separators) == 1 or separators[1] == separators[0] + 1
@@ -251,14 +251,14 @@ def test_refused(tmp_path: Path) -> None:
 
 def test_single_sentences(shards: Shards) -> None:
     """Both texts of a pair that follows are one sentence each; only one that is too long for a row is cut."""
-    places = Places.of(MIXED)
-    found = pairs_of(build(shards, single_sentences=True).rows(0, 4000))
-    follows = found.label == FOLLOWS
+    indices = Places.of(MIXED)
+    result = pairs_of(build(shards, single_sentences=True).rows(0, 4000))
+    follows = result.label == FOLLOWS
     assert abs(follows.mean() - 0.5) < 0.02
-    for first, last in ((found.a_first, found.a_last), (found.b_first, found.b_last)):
-        inside = [places.sentence_begins[one + 1 : end + 1].any() for one, end in zip(first, last, strict=True)]
+    for first, last in ((result.a_first, result.a_last), (result.b_first, result.b_last)):
+        inside = [indices.sentence_begins[one + 1 : end + 1].any() for one, end in zip(first, last, strict=True)]
         assert not np.any(np.array(inside)[follows]), "no sentence begins within"
-    assert places.sentence_begins[found.b_first].all()
-    assert np.array_equal(found.b_first[follows], found.a_last[follows] + 1)
-    documents = places.documents
-    assert (documents[found.a_first] != documents[found.b_first])[~follows].all()
+    assert indices.sentence_begins[result.b_first].all()
+    assert np.array_equal(result.b_first[follows], result.a_last[follows] + 1)
+    documents = indices.documents
+    assert (documents[result.a_first] != documents[result.b_first])[~follows].all()

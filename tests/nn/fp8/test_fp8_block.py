@@ -112,14 +112,14 @@ def test_feed_forward_sublayers_are_close_to_plain_ones(activation: str, compile
         trained = [name for name, weight in chain.named_parameters() if weight.grad is not None]
         assert len(trained) == 12
         results.append([y, x_grad.grad, *(weight.grad for weight in chain.parameters() if weight.grad is not None)])
-    (y, *theirs), (z, *ours) = results
+    (y, *reference), (z, *actual) = results
     assert z.dtype == torch.bfloat16
     assert 0.002 < relative_error(z, y.detach()) < 0.05
     assert all(
         one.dtype == torch.float32 and relative_error(one, other) < 0.12
-        for one, other in zip(ours, theirs, strict=True)
+        for one, other in zip(actual, reference, strict=True)
     )
-    assert relative_error(ours[-1], theirs[-1]) < 0.005  # the last norm's bias: only rounded
+    assert relative_error(actual[-1], reference[-1]) < 0.005  # the last norm's bias: only rounded
 
 
 class Kernels(ModuleType):
@@ -204,11 +204,11 @@ def test_attention_is_close_to_the_plain_one_with_and_without_rotary(
             y, _ = block(y, replace(context, rotary=rotary if rotates else None))
         materialize(y).backward(gradient.to(materialize(y).dtype))
         results.append([materialize(y), x_grad.grad, *(weight.grad for weight in chain.parameters())])
-    (y, *theirs), (z, *ours), (other, *_) = results
+    (y, *reference), (z, *actual), (other, *_) = results
     assert 0.002 < relative_error(z, y.detach()) < 0.05
-    assert relative_error(other, y.detach()) > 1.5 * relative_error(z, y.detach())  # turns make a difference
+    assert relative_error(other, y.detach()) > 1.5 * relative_error(z, y.detach())  # rotation changes the result
     names = ["x", *(name for name, _ in plain.named_parameters())]
-    for name, one, expected in zip(names, ours, theirs, strict=True):
+    for name, one, expected in zip(names, actual, reference, strict=True):
         assert relative_error(one, expected) < 0.15, name
 
 
@@ -220,6 +220,6 @@ def test_dropout_applies_to_the_sublayer_output_only() -> None:
         y = block.feed_forward.eval()(x)
     torch.manual_seed(3)
     added = (block.train()._feed_forward(x).total_TD - x).detach()
-    dropped_share = (added.abs() < 0.03).float().mean()  # what is kept is twice as large: bfloat16 leaves some near 0
+    dropped_share = (added.abs() < 0.03).float().mean()  # kept values are doubled; bfloat16 leaves some near 0
     assert 0.45 < float(dropped_share) < 0.6
     assert relative_error(added[added.abs() > 0.03], 2 * y[added.abs() > 0.03]) < 0.1

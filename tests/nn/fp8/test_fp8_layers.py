@@ -33,8 +33,8 @@ def linear_layers() -> tuple[nn.Linear, Float8Linear]:
     return plain, Float8Linear(other)
 
 
-def relative_error(ours: Tensor, theirs: Tensor) -> float:
-    return float((ours.detach().float() - theirs).norm() / theirs.norm())
+def relative_error(actual: Tensor, reference: Tensor) -> float:
+    return float((actual.detach().float() - reference).norm() / reference.norm())
 
 
 def test_close_to_the_plain_layer_forward_and_backward() -> None:
@@ -46,7 +46,7 @@ def test_close_to_the_plain_layer_forward_and_backward() -> None:
     assert out.dtype == torch.bfloat16
     expected.backward(gradient)
     out.backward(gradient.bfloat16())
-    # three bits of fraction: each factor is off by up to 1/16, at random; two for gradients
+    # three mantissa bits: each factor has a random error of up to 1/16; two bits for gradients
     assert 0.005 < relative_error(out.detach(), expected.detach()) < 0.05
     assert 0.005 < relative_error(x_fp8.grad, x.grad) < 0.08
     assert relative_error(fp8.weight.grad, plain.weight.grad) < 0.005  # in bfloat16
@@ -132,7 +132,7 @@ def test_converted_layers_and_parameter_names() -> None:
     assert block.feed_forward.contract.fp8_dx
     assert list(block.state_dict()) == names
     assert convert_layers(block) == 0
-    assert convert_layers(odd) == 0  # no side of a matrix may be odd
+    assert convert_layers(odd) == 0  # matrix sizes must be even
 
 
 def test_input_gradients_in_bfloat16_on_request() -> None:
@@ -162,10 +162,10 @@ def test_a_feed_forward_is_close_to_the_plain_one(activation: str) -> None:
     out.backward(gradient.bfloat16())
     assert 0.005 < relative_error(out, expected.detach()) < 0.08
     assert 0.005 < relative_error(x_fp8.grad, x.grad) < 0.1
-    for (name, ours), theirs in zip(fp8.named_parameters(), plain.parameters(), strict=True):
-        # the first matrix meets eight bits twice on its way back: gradients of two bits of fraction, and what went in
-        assert relative_error(ours.grad, theirs.grad) < (0.09 if name == "expand.weight" else 0.08)
-        assert ours.grad.dtype == torch.float32
+    for (name, actual), reference in zip(fp8.named_parameters(), plain.parameters(), strict=True):
+        # the gradient of the first matrix is quantized twice: gradients with two mantissa bits, and inputs
+        assert relative_error(actual.grad, reference.grad) < (0.09 if name == "expand.weight" else 0.08)
+        assert actual.grad.dtype == torch.float32
     assert relative_error(fp8.contract.bias.grad, plain.contract.bias.grad) < 0.005
     assert torch.equal(fp8.eval()(x), plain(x))
 
@@ -181,11 +181,11 @@ def test_the_output_projection_takes_fp8_inputs() -> None:
     expected.backward(gradient)
     out = fp8.project(x_fp8, (x_fp8.detach() * INPUT_SCALE).to(torch.float8_e4m3fn))
     out.backward(gradient.bfloat16())
-    assert torch.equal(fp8(x), expected)  # what nobody cast stays as it is
+    assert torch.equal(fp8(x), expected)  # weights that were not cast are unchanged
     assert 0.005 < relative_error(out, expected.detach()) < 0.05
     assert 0.005 < relative_error(x_fp8.grad, x.grad) < 0.08
-    for ours, theirs in zip(fp8.parameters(), plain.parameters(), strict=True):
-        assert relative_error(ours.grad, theirs.grad) < 0.005  # in bfloat16
+    for actual, reference in zip(fp8.parameters(), plain.parameters(), strict=True):
+        assert relative_error(actual.grad, reference.grad) < 0.005  # in bfloat16
 
 
 @pytest.mark.parametrize("rows", [16, 25])
@@ -197,8 +197,8 @@ def test_a_feed_forward_takes_any_number_of_tokens(rows: int) -> None:
     gradient = torch.randn(rows, K) / rows
     plain(x).backward(gradient)
     fp8(x).backward(gradient.bfloat16())
-    for ours, theirs in zip(fp8.parameters(), plain.parameters(), strict=True):
-        assert relative_error(ours.grad, theirs.grad) < 0.12
+    for actual, reference in zip(fp8.parameters(), plain.parameters(), strict=True):
+        assert relative_error(actual.grad, reference.grad) < 0.12
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")

@@ -46,5 +46,5 @@ def test_add_norm_equals_layer_norm_forward_and_backward(dropout: float, normed:
     assert (dy8.double() / (ops.GRADIENT_SCALE * T) - dy).norm() < 0.08 * dy.norm()
     assert bool((dy8.float() == 0)[~kept].all())
     assert torch.equal(dy8_t.float()[:, :T], dy8.float().t())
-    for ours, theirs in zip(sums.double(), (dweight, dbias, dy.sum(0)), strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-6)
+    for actual, reference in zip(sums.double(), (dweight, dbias, dy.sum(0)), strict=True):
+        assert torch.allclose(actual, reference, atol=1e-6)

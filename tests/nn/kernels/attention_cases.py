@@ -84,7 +84,7 @@ def attention_errors(
     gradient = torch.randn(tokens, HEADS, width, generator=generator)
     torch.manual_seed(SEED)
     out = kernels.attend(qkv, begin, end, dropout=dropout, causal=causal)
-    (ours,) = torch.autograd.grad(out, qkv, gradient)
+    (actual,) = torch.autograd.grad(out, qkv, gradient)
     q, k, v = (part.transpose(0, 1).double() for part in qkv.unbind(1))
     visible = begin[:, None] == begin
     visible = visible.tril() if causal else visible
@@ -92,8 +92,8 @@ def attention_errors(
     if dropout:
         probabilities = probabilities * kept(tokens, dropout) / (1 - dropout)
     expected = (probabilities @ v).transpose(0, 1)
-    (theirs,) = torch.autograd.grad(expected, qkv, gradient.double())
-    return {"output": (out - expected).abs().max().item(), "gradient": (ours - theirs).abs().max().item()}
+    (reference,) = torch.autograd.grad(expected, qkv, gradient.double())
+    return {"output": (out - expected).abs().max().item(), "gradient": (actual - reference).abs().max().item()}
 
 
 def model_errors(kind: str) -> dict[str, float]:
@@ -111,8 +111,8 @@ def model_errors(kind: str) -> dict[str, float]:
         loss.backward()
         gradients = torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
         results[kernel] = loss.item(), gradients
-    (ours, our_gradients), (theirs, expected) = results["triton"], results["masked"]
-    return {"output": abs(ours - theirs), "gradient": (our_gradients - expected).abs().max().item()}
+    (actual, actual_gradients), (reference, expected) = results["triton"], results["masked"]
+    return {"output": abs(actual - reference), "gradient": (actual_gradients - expected).abs().max().item()}
 
 
 def fp8_errors(cu_seqlens: list[int], *, width: int = 16) -> dict[str, float]:
@@ -145,12 +145,12 @@ def rotary_errors(cu_seqlens: list[int], *, width: int = 16) -> dict[str, float]
     expected = torch.stack((rotary.rotate(q), rotary.rotate(k), v), 1)
     out = elementwise.rotate_qk(qkv, rotary.cos, rotary.sin)
     dqkv = torch.randn(expected.shape, generator=generator)
-    (ours,), (theirs,) = (torch.autograd.grad(each, qkv, dqkv, retain_graph=True) for each in (out, expected))
+    (actual,), (reference,) = (torch.autograd.grad(each, qkv, dqkv, retain_graph=True) for each in (out, expected))
     dqkv8, transposed_dqkv8, sums = elementwise.rotary_backward_fp8(dqkv, rotary.cos, rotary.sin, 16.0)
-    exact = theirs.flatten(1)
+    exact = reference.flatten(1)
     return {
         "forward": (out - expected).abs().max().item(),
-        "backward": (ours - theirs).abs().max().item(),
+        "backward": (actual - reference).abs().max().item(),
         "fp8 gradient": (dqkv8.float() != (exact * 16).to(dqkv8.dtype).float()).float().mean().item(),
         "transposed": elementwise_cases.transpose_errors(dqkv8, transposed_dqkv8),
         "sums": (sums.sum(0) - exact.sum(0)).abs().max().item(),
@@ -176,7 +176,8 @@ def layer_errors(
         out.backward((back / tokens).to(out.dtype))
         results.append([out, x_grad.grad, *(weight.grad for weight in each.parameters())])
     errors = [
-        float((ours - theirs).detach().norm() / theirs.detach().norm()) for theirs, ours in zip(*results, strict=True)
+        float((actual - reference).detach().norm() / reference.detach().norm())
+        for reference, actual in zip(*results, strict=True)
     ]
     return {"layer forward": errors[0], "layer backward": max(errors[1:])}
 
@@ -207,7 +208,10 @@ def block_errors(cu_seqlens: list[int], *, width: int = 32) -> dict[str, float]:
         out.backward((back / tokens).to(out.dtype))
         results.append([out.detach(), x_grad.grad, *(weight.grad for weight in chain.parameters())])
     errors = [
-        [float((ours - theirs).norm() / theirs.norm()) for theirs, ours in zip(results[0], each, strict=True)]
+        [
+            float((actual - reference).norm() / reference.norm())
+            for reference, actual in zip(results[0], each, strict=True)
+        ]
         for each in results[1:]
     ]
     return dict(

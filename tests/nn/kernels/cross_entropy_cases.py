@@ -21,13 +21,13 @@ def errors(rows: int, tokens: int) -> dict[str, float]:
     labels = torch.randint(0, tokens, (rows,), generator=generator)
     labels[0] = int((h[0] @ table.T + bias).argmax())  # a correct prediction
     labels[1] = IGNORE_INDEX
-    ours, theirs = ([each.clone().requires_grad_() for each in (h, table, bias)] for _ in range(2))
-    total, correct = cross_entropy.linear_cross_entropy(*ours, labels)
+    actual, reference = ([each.clone().requires_grad_() for each in (h, table, bias)] for _ in range(2))
+    total, correct = cross_entropy.linear_cross_entropy(*actual, labels)
     (total * 0.5).backward()
-    logits = F.linear(*(each.double() for each in theirs))
+    logits = F.linear(*(each.double() for each in reference))
     expected = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
     (expected * 0.5).backward()
-    gradients = [(one.grad - other.grad).abs().max().item() for one, other in zip(ours, theirs, strict=True)]
+    gradients = [(one.grad - other.grad).abs().max().item() for one, other in zip(actual, reference, strict=True)]
     wrong = (correct != ((logits.argmax(-1) == labels) & (labels != IGNORE_INDEX))).sum().item()
     return {
         "loss": abs(total.item() / expected.item() - 1),

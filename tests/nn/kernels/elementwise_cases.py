@@ -24,12 +24,12 @@ def gelu_errors(shape: tuple[int, int], tanh: bool) -> dict[str, float]:
     x, bias, dy = random_inputs(shape)
     results = elementwise.biased_gelu(x + bias.detach(), bias, tanh)
     expected = F.gelu((x + bias).double(), approximate=METHOD[tanh])
-    ours = torch.autograd.grad(results, (x, bias), dy)
-    theirs = torch.autograd.grad(expected, (x, bias), dy.double())
+    actual = torch.autograd.grad(results, (x, bias), dy)
+    reference = torch.autograd.grad(expected, (x, bias), dy.double())
     return {
         "forward": (results - expected).abs().max().item(),
-        "backward": (ours[0] - theirs[0]).abs().max().item(),
-        "sums": (ours[1] - theirs[1]).abs().max().item(),
+        "backward": (actual[0] - reference[0]).abs().max().item(),
+        "sums": (actual[1] - reference[1]).abs().max().item(),
     }
 
 
@@ -45,7 +45,10 @@ def fp8_errors(shape: tuple[int, int], tanh: bool) -> dict[str, float]:
         transposed_again = elementwise.transpose_fp8(quantized)
         cast, cast_t = elementwise.cast_fp8(dy, SCALE)
     pairs = ((quantized, y * SCALE), (dx8, gradient * SCALE), (cast, dy * SCALE))
-    errors = [(ours.float() != theirs.float().to(ours.dtype).float()).float().mean().item() for ours, theirs in pairs]
+    errors = [
+        (actual.float() != reference.float().to(actual.dtype).float()).float().mean().item()
+        for actual, reference in pairs
+    ]
     return {
         "forward": errors[0],
         "backward": errors[1],

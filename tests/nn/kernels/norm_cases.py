@@ -33,15 +33,15 @@ def errors(shape: tuple[int, int], dropout: float, *, normed: bool) -> dict[str,
     torch.manual_seed(1)
     random = draw(y.shape, y.device) if dropout else []
     args: tuple[Any, ...] = x, x_norm, y, random, weight, bias, EPS, dropout
-    ours, theirs = norm.add_norm(*args, ops.INPUT_SCALE), ops.add_norm(*args)
+    actual, reference = norm.add_norm(*args, ops.INPUT_SCALE), ops.add_norm(*args)
     one, two = torch.randn(shape) / shape[0], torch.randn(shape) / shape[0]
-    backward_args: tuple[Any, ...] = one, two, *theirs[:3], weight, random, dropout
+    backward_args: tuple[Any, ...] = one, two, *reference[:3], weight, random, dropout
     *gradients, sums = norm.add_norm_backward(*backward_args, ops.GRADIENT_SCALE * shape[0])
     expected = ops.add_norm_backward(*backward_args)
     return {
-        "forward": max(largest_difference(*pair) for pair in zip(ours[:3], theirs[:3], strict=True)),
-        "fp8 output": differing_share(ours[3], theirs[3]),
-        "transposed": transpose_errors(ours[3], ours[4]),
+        "forward": max(largest_difference(*pair) for pair in zip(actual[:3], reference[:3], strict=True)),
+        "fp8 output": differing_share(actual[3], reference[3]),
+        "transposed": transpose_errors(actual[3], actual[4]),
         "backward": largest_difference(gradients[0], expected[0]) * shape[0],
         "fp8 gradient": differing_share(gradients[1], expected[1]),
         "transposed gradient": transpose_errors(gradients[1], gradients[2]),
@@ -49,13 +49,13 @@ def errors(shape: tuple[int, int], dropout: float, *, normed: bool) -> dict[str,
     }
 
 
-def largest_difference(ours: Tensor, theirs: Tensor) -> float:
-    return (ours - theirs).abs().max().item()
+def largest_difference(actual: Tensor, reference: Tensor) -> float:
+    return (actual - reference).abs().max().item()
 
 
-def differing_share(ours: Tensor, theirs: Tensor) -> float:
+def differing_share(actual: Tensor, reference: Tensor) -> float:
     """Share of FP8 values that differ: the interpreter loses carries of rounding."""
-    return (ours.float() != theirs.float()).float().mean().item()
+    return (actual.float() != reference.float()).float().mean().item()
 
 
 def all_errors() -> dict[str, dict[str, float]]:
