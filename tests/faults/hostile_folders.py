@@ -252,8 +252,10 @@ CASES["negative ids"] = vocabulary({"[PAD]": -1, "[UNK]": 0})
 CASES["ids that are words"] = vocabulary({"[PAD]": "0"})
 CASES["vocabulary that is a list"] = vocabulary(["[PAD]"])
 CASES["vocabulary without special tokens"] = vocabulary({"a": 0, "b": 1})
-CASES["a mask that is no token"] = write("tokenizer_config.json", lambda _: b'{"mask_token": "[NOWHERE]"}')
-CASES["special tokens that are lists"] = write("tokenizer_config.json", lambda _: b'{"mask_token": ["[MASK]"]}')
+# special_tokens_map.json takes precedence over tokenizer_config.json, as in transformers
+MAP = "special_tokens_map.json"
+CASES["a mask token that is not in the vocabulary"] = write(MAP, lambda _: b'{"mask_token": "[NOWHERE]"}')
+CASES["special tokens that are lists"] = write(MAP, lambda _: b'{"mask_token": ["[MASK]"]}')
 
 
 def vocabulary_only(make: Callable[[Path], bytes]) -> Case:

@@ -460,6 +460,13 @@ REFUSED: dict[str, tuple[Case, Callable[[Path], object], tuple[str, ...]]] = {
         refuse_narrow_roformer,
         ("factorised", "embeddings_project", "RoFormer"),
     ),
+    "local attention": (
+        Case("modernbert"),
+        lambda folder: zoo.change_config(
+            folder, layer_types=["full_attention", "sliding_attention"], global_attn_every_n_layers=2, local_attention=8
+        ),
+        ("local attention", "local_attention=8"),
+    ),
     "quantised": (
         Case("bert"),
         lambda folder: zoo.change_config(folder, quantization_config={"bits": 4}),
@@ -481,3 +488,13 @@ def test_folder_that_cannot_be_read_exactly_is_refused_in_one_line(name: str, tm
     with pytest.raises(BertsmithError) as error:
         opened(tmp_path / "theirs", tmp_path / "imported")
     one_line(error, *words)
+
+
+def test_a_head_that_is_not_supported_is_listed(tmp_path: Path) -> None:
+    zoo.write(Case("modernbert", head=zoo.TEXT), tmp_path / "theirs")
+    predictor = bertsmith.load(tmp_path / "theirs", device="cpu")
+    assert not predictor.model.objectives
+    assert predictor.facts is not None
+    assert any("unused weights: classifier.bias" in note for note in predictor.facts.notes)
+    with pytest.raises(BertsmithError, match="head"):
+        predictor.predict("the cat")

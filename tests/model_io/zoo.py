@@ -116,7 +116,7 @@ def build_model(case: Case, vocab_size: int) -> Any:
         sizes |= {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
     if case.family == "modernbert":
         ids = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
-        sizes |= {"global_attn_every_n_layers": 2, "local_attention": 8, **ids}
+        sizes |= {"global_attn_every_n_layers": 1, **ids}
     if case.head == "ForTokenClassification":
         labels = LABELS[case.labels]
         sizes |= {"id2label": dict(enumerate(labels)), "label2id": {name: n for n, name in enumerate(labels)}}
@@ -433,7 +433,7 @@ CASES = [
     *(Case("roberta", head=head) for head in (MASKED, TEXT, TOKEN)),
     *(Case("albert", head=head) for head in (MASKED, PRETRAINING, TEXT)),
     *(Case("electra", head=head) for head in (MASKED, PRETRAINING, TEXT, TOKEN)),
-    *(Case("modernbert", head=head) for head in (MASKED, TEXT)),
+    *(Case("modernbert", language, head=MASKED) for language in ("english", "korean")),
     *(Case("roformer", head=head) for head in (MASKED, TEXT)),
     *(Case("bert", head=TOKEN, labels=labels) for labels in LABELS if labels != "IOB2"),
     Case("roberta", head=TOKEN, labels="BIOES"),

@@ -58,8 +58,9 @@ class Pipeline(Tokenizer):
     @classmethod
     def of_backend(cls, backend: tokenizers.Tokenizer, contents: TokenizerFolder) -> Pipeline:
         """A backend with its frame, and the names of its special tokens in a folder."""
-        known = {token.content for token in backend.get_added_tokens_decoder().values()}
-        added = [(number, token) for number, token in contents.added() if token.content not in known]
+        own = backend.get_added_tokens_decoder()
+        known = {token.content for token in own.values()}
+        added = [*own.items(), *(one for one in contents.added() if one[1].content not in known)]
         special_tokens = _special_tokens(backend, contents)
         register_special_tokens(backend, special_tokens, added)
         settings = {key: contents.config[key] for key in KEPT if key in contents.config}

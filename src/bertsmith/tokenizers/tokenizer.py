@@ -72,7 +72,6 @@ class Tokenizer:
     cache_limit: int = 400_000  # chunks that `encode_ids` caches
     notes: tuple[str, ...] = ()  # what users should know about the folder that it was loaded from
     padding_id = RoleId("padding")
-    unknown_id = RoleId("unknown")
     start_id = RoleId("start")
     separator_id = RoleId("separator")
     end_id = RoleId("end")
@@ -163,6 +162,11 @@ class Tokenizer:
         for number in numbers:
             self.id_to_token(number)
         return self.backend.decode(numbers, skip_special_tokens=skip_special_tokens)
+
+    @property
+    def unknown_id(self) -> int:
+        """-1 where every text can be spelled and there is no unknown token, as in most byte-level vocabularies."""
+        return self._roles.get("unknown", -1)
 
     @property
     def vocab_size(self) -> int:

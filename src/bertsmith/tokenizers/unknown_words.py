@@ -32,13 +32,12 @@ class UnknownWords(NamedTuple):
 def unknown_words(tokenizer: Tokenizer, texts: Iterable[str], *, most_words: int = MOST_WORDS) -> UnknownWords:
     """Of the first `most_words` words of texts; words are those of the tokenizer, split at white space too."""
     unknown, total = Counter[str](), 0
-    unknown_id = tokenizer.token_to_id(tokenizer.special_tokens.unknown or "")
     sample = (text[:MOST_CHARACTERS] for text in texts)
     while total < most_words and (group := list(islice(sample, GROUP))):
         for text, encoded in zip(group, tokenizer.encode_batch(group), strict=True):
             begins = _word_begins(text, encoded)
             total += len(begins)
-            is_unknown = encoded.ids == (-1 if unknown_id is None else unknown_id)
+            is_unknown = encoded.ids == tokenizer.unknown_id
             for begin, end in pairwise([*begins, len(encoded)]):
                 if is_unknown[begin:end].any():
                     first, last = int(encoded.offsets[begin, 0]), int(encoded.offsets[end - 1, 1])
