@@ -382,7 +382,7 @@ def refuse_narrow_roformer(folder: Path) -> None:
 
 def refuse_pickled_index(folder: Path) -> None:
     zoo.shard(folder, pickled=True)
-    (folder / "pytorch_model-00002-of-00003.bin").unlink()
+    (folder / "pytorch_model-00002-of-00002.bin").unlink()
 
 
 def refuse_factorised(folder: Path) -> None:
@@ -406,7 +406,7 @@ def refuse_changed_sinusoids(folder: Path) -> None:
 REFUSED: dict[str, tuple[Case, Callable[[Path], object], tuple[str, ...]]] = {
     "Git LFS pointer": (Case("bert"), refuse_lfs_pointer, ("Git LFS", "git lfs pull")),
     "truncated file": (Case("bert"), refuse_truncated_file, ("model.safetensors", "bytes")),
-    "missing shard": (Case("bert"), refuse_pickled_index, ("pytorch_model-00002-of-00003.bin",)),
+    "missing shard": (Case("bert"), refuse_pickled_index, ("pytorch_model-00002-of-00002.bin",)),
     "factorised embeddings": (Case("bert"), refuse_factorised, ("embedding", "albert")),
     "relative positions": (
         Case("bert"),
@@ -452,8 +452,8 @@ REFUSED: dict[str, tuple[Case, Callable[[Path], object], tuple[str, ...]]] = {
     ),
     "missing safetensors": (
         Case("bert", weights="sharded"),
-        lambda folder: (folder / "model-00002-of-00003.safetensors").unlink(),
-        ("model-00002-of-00003.safetensors is missing",),
+        lambda folder: (folder / "model-00002-of-00002.safetensors").unlink(),
+        ("model-00002-of-00002.safetensors is missing",),
     ),
     "RoFormer's narrow embeddings": (
         Case("roformer"),

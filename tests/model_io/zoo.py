@@ -286,7 +286,7 @@ def pickle_weights(folder: Path) -> None:
 
 
 def old_norm_names(folder: Path) -> None:
-    """LayerNorm.gamma and .beta, as in the checkpoints of 2018, pickled."""
+    """LayerNorm.gamma and .beta, as in the checkpoints of 2018."""
 
     def rename(tensors: Tensors) -> Tensors:
         names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
@@ -295,15 +295,14 @@ def old_norm_names(folder: Path) -> None:
         return tensors
 
     replace_tensors(folder, rename)
-    pickle_weights(folder)
 
 
 def shard(folder: Path, *, pickled: bool) -> None:
-    """Three files with an index."""
+    """Two files with an index."""
     tensors = tensors_of(folder)
     stem, suffix = ("pytorch_model", "bin") if pickled else ("model", "safetensors")
     names = sorted(tensors)
-    weight_map = {name: f"{stem}-{number % 3 + 1:05}-of-00003.{suffix}" for number, name in enumerate(names)}
+    weight_map = {name: f"{stem}-{number % 2 + 1:05}-of-00002.{suffix}" for number, name in enumerate(names)}
     for file in sorted(set(weight_map.values())):
         part = {name: tensors[name].clone() for name in names if weight_map[name] == file}
         if pickled:
@@ -341,11 +340,12 @@ def nothing(folder: Path) -> None:
     """The files as transformers writes them."""
 
 
-WEIGHTS: dict[str, Callable[[Path], None]] = {
+WEIGHTS: dict[str, Callable[[Path], object]] = {
     "safetensors": nothing,
     "no-pooler": nothing,
     "pickled": pickle_weights,
     "gamma-beta": old_norm_names,
+    "gamma-beta-pickled": lambda folder: (old_norm_names(folder), pickle_weights(folder)),
     "sharded": lambda folder: shard(folder, pickled=False),
     "sharded-pickled": lambda folder: shard(folder, pickled=True),
     "float16": lambda folder: cast(folder, torch.float16),
@@ -425,7 +425,7 @@ CASES = [
     ),
     *(Case("albert", weights=weights) for weights in ("pickled", "gamma-beta", "sharded", "float16")),
     *(Case("roberta", weights=weights) for weights in ("pickled", "sharded", "bfloat16", "buffers", "no-pooler")),
-    *(Case("electra", weights=weights) for weights in ("pickled", "sharded", "float16")),
+    *(Case("electra", weights=weights) for weights in ("sharded", "float16")),
     Case("modernbert", weights="sharded"),
     Case("bert", "chinese", "vocab+config", "gamma-beta", config="old"),
     # heads
