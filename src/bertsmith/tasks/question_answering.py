@@ -145,7 +145,7 @@ def _question(example: Example) -> Question:
 def _prediction(answers: Answers, threshold: float | None) -> Prediction:
     detail: dict[str, Any] = {"answers": [answer._asdict() for answer in answers.best]}
     if threshold is None:
-        no_tokens = {"text": "", "probability": 0.0}  # the passage has no tokens, so that there is no candidate
+        no_tokens = {"text": "", "probability": 0.0}  # a passage without tokens has no candidates
         return _with_answer(Prediction("", detail=detail), next(iter(detail["answers"]), no_tokens))
     return _thresholded(Prediction("", detail=detail | {"null_odds": answers.null_odds}), threshold)
 

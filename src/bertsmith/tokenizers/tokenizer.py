@@ -165,7 +165,7 @@ class Tokenizer:
 
     @property
     def unknown_id(self) -> int:
-        """-1 where every text can be spelled and there is no unknown token, as in most byte-level vocabularies."""
+        """-1 for vocabularies without an unknown token, such as most byte-level ones."""
         return self._roles.get("unknown", -1)
 
     @property
