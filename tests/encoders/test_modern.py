@@ -182,7 +182,7 @@ def test_segment_ids_are_read_only_with_segment_types() -> None:
 def test_next_sentence_needs_a_pooler() -> None:
     objectives = [masked_lm.Config(), next_sentence.Config()]
     with pytest.raises(
-        ConfigError, match="next_sentence reads the pooled vector of each text: the encoder has no pooler"
+        ConfigError, match="next_sentence reads the pooled vector of each text, but the encoder has no pooler"
     ):
         Model.build(settings(), objectives)
     model = Model.build(settings(pooler=True, segment_types=2), objectives, vocabulary=VOCABULARY)

@@ -113,7 +113,8 @@ class Scene:
     def changes(self) -> int:
         """Number of disk operations of an undisturbed run."""
         path = self.folder / "changes"
-        assert self.call(("count_changes", {"path": str(path)}), run=emptied(self.folder / "counted")).status == 0
+        ended = self.call(("count_changes", {"path": str(path)}), run=emptied(self.folder / "counted"))
+        assert ended.status == 0, ended.errors
         return len(path.read_bytes())
 
     def state_problem(self, run: Path | None = None) -> str:

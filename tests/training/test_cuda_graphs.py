@@ -20,7 +20,7 @@ from bertsmith.types import Batch
 class Graph:
     """Fake of torch's CUDA graph: replays the recorded computation on the same tensors."""
 
-    graphed_steps: ClassVar[list[Graph]] = []
+    made: ClassVar[list[Graph]] = []
 
     def __init__(self) -> None:
         self.again: Any = None

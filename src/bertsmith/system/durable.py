@@ -57,10 +57,17 @@ class Disk:
     def _fsync(self, descriptor: int, path: Path) -> None:
         _flush(descriptor)
 
-    _rename = staticmethod(os.rename)
-    _unlink = staticmethod(os.unlink)
-    _mkdir = staticmethod(os.mkdir)
-    _rmdir = staticmethod(os.rmdir)
+    def _rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)
+
+    def _unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def _mkdir(self, path: Path) -> None:
+        os.mkdir(path)
+
+    def _rmdir(self, path: Path) -> None:
+        os.rmdir(path)
 
     def _sync_folder(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
