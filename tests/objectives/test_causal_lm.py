@@ -58,6 +58,6 @@ def test_a_later_token_does_not_change_earlier_outputs() -> None:
 
 def test_a_bidirectional_encoder_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="causal_lm predicts the next token: it needs a causal encoder, set encoder.causal=true"
+        ConfigError, match=r"causal_lm predicts the next token: it needs a causal encoder, set encoder\.causal=true"
     ):
         Model.build(small_bert_config(), [causal_lm.Config()])

@@ -184,8 +184,6 @@ def test_invalid_settings_are_rejected() -> None:
         tag.Config(layers="middle")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"layers=last_four_sum: the encoder has only 3 layers"):
         model_with(tag.Config(layers="last_four_sum"), layers=3)
-    with pytest.raises(
-        ConfigError, match=r"classify reads the pooled vector of each text, but the encoder has no pooler"
-    ):
+    with pytest.raises(ConfigError, match=r"classify reads the pooled vector .* but the encoder has no pooler"):
         model_with(classify.Config(), pooler=False)
     model_with(classify.Config(pooling="mean"), pooler=False)

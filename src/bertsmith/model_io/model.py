@@ -31,9 +31,8 @@ class Model(nn.Module):
         self.objectives = nn.ModuleDict({objective.name: objective for objective in objectives})
         for objective in self._each():
             if objective.reads_pooled and not encoder.has_pooler:
-                raise ConfigError(
-                    f"{objective.name} reads the pooled vector of each text, but the encoder has no pooler: set encoder.pooler=true"
-                )
+                missing = "but the encoder has no pooler: set encoder.pooler=true"
+                raise ConfigError(f"{objective.name} reads the pooled vector of each text, {missing}")
             if objective.causal and encoder.direction == "both":
                 raise ConfigError(
                     f"{objective.name} predicts the next token: it needs a causal encoder, set encoder.causal=true"
