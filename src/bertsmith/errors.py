@@ -18,7 +18,7 @@ class DataError(BertsmithError):
 
 
 class FolderWarning(UserWarning):
-    """A choice that was made about a model folder which does not say it; the message says how to choose otherwise."""
+    """A choice about a model folder that its files leave open, or a setting of it that is not followed."""
 
 
 class UnknownWordsWarning(UserWarning):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import bertsmith
 from bertsmith.data.collate import collate_unpadded
-from bertsmith.errors import BertsmithError
+from bertsmith.errors import BertsmithError, FolderWarning
 from bertsmith.export.sentence_transformers import export_sentence_transformers
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.importers import import_folder
@@ -119,7 +119,8 @@ def test_case_is_imported_as_requested(weights: str, tokenizer: str, tmp_path: P
 
 def test_inferred_case_is_noted(tmp_path: Path) -> None:
     zoo.write(Case("bert", "korean", "vocab"), tmp_path / "theirs")
-    _, tokenizer, facts = open_model(tmp_path / "theirs")
+    with pytest.warns(FolderWarning, match="theirs: lowercase=false, as the vocabulary has capital letters"):
+        _, tokenizer, facts = open_model(tmp_path / "theirs")
     assert facts.notes == ("lowercase=false, as the vocabulary has capital letters",)
     assert tokenizer.unknown_id not in tokenizer.encode(zoo.TEXTS["korean"][0]).ids
 

@@ -102,6 +102,8 @@ class Loader:
         self._drop_copies(kept | new)
         vocabulary = self._vocabulary(tokenizer)
         self.notes += tokenizer.notes
+        for note in tokenizer.notes:
+            warnings.warn(f"{self.folder}: {note}", FolderWarning, stacklevel=2)
         context = build_context(self._without_memory(config), vocabulary=vocabulary, seed=seed)
         made = self._heads(kept | new, context, new=new)
         readers = {head.name for head in made if head.reads_pooled}
