@@ -423,8 +423,8 @@ CASES = [
         for weights in WEIGHTS
         if weights not in ("safetensors", "extra-head", "multi-label")
     ),
-    *(Case("albert", weights=weights) for weights in ("pickled", "gamma-beta", "sharded", "float16")),
-    *(Case("roberta", weights=weights) for weights in ("pickled", "sharded", "bfloat16", "buffers", "no-pooler")),
+    *(Case("albert", weights=weights) for weights in ("gamma-beta", "sharded", "float16")),
+    *(Case("roberta", weights=weights) for weights in ("sharded", "bfloat16", "buffers", "no-pooler")),
     *(Case("electra", weights=weights) for weights in ("sharded", "float16")),
     Case("modernbert", weights="sharded"),
     Case("bert", "chinese", "vocab+config", "gamma-beta", config="old"),
