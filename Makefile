@@ -10,6 +10,7 @@ help:
 	@echo "make demo    the whole pipeline on a CPU: from text to a small BERT, a task and a report"
 	@echo "make test    the test suite, about ten minutes on two cores"
 	@echo "make check   format, lint, types and the direction of imports"
+	@echo "make test-transformers4   exchange model folders with transformers 4.57, in an environment of its own"
 	@echo "make docs    build the documentation into docs/_build; warnings are errors"
 	@echo "make faults  the long fault campaigns"
 	@echo "make bench   speed of tokenizers, preparation and shards"
