@@ -143,7 +143,7 @@ def test_wandb_is_offline_and_does_not_prompt(
     open_in(tmp_path, "wandb", step=1).close()
     resumed = fake_trackers.of("wandb.init")[1]
     assert resumed["mode"] == "online"
-    assert resumed["id"] == settings["id"], "the same run goes on"
+    assert resumed["id"] == settings["id"], "the resumed run is the same run"
     (tmp_path / "other").mkdir()
     open_in(tmp_path / "other", "wandb").close()
     assert fake_trackers.of("wandb.init")[2]["id"] != settings["id"]

@@ -114,12 +114,12 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         if self.model.head_for(*TEXT_PIPELINES):
             scored = self.score_pairs(query, documents, positive=positive)
         else:
-            asked = self.embed([query], normalize=True, prompt=self._prompt_for("query", prompt))
-            found = self.embed(documents, normalize=True, prompt=self._prompt_for("document", document_prompt))
-            truncated = set(range(len(documents)) if asked.truncated else found.truncated)
+            query_embedding = self.embed([query], normalize=True, prompt=self._prompt_for("query", prompt))
+            embeddings = self.embed(documents, normalize=True, prompt=self._prompt_for("document", document_prompt))
+            truncated = set(range(len(documents)) if query_embedding.truncated else embeddings.truncated)
             scored = [
                 {"score": score, **({"truncated": True} if index in truncated else {})}
-                for index, score in enumerate((found.vectors @ asked.vectors[0]).tolist())
+                for index, score in enumerate((embeddings.vectors @ query_embedding.vectors[0]).tolist())
             ]
         results = [{"index": index, **one, "text": documents[index]} for index, one in enumerate(scored)]
         return sorted(results, key=lambda one: -one["score"])

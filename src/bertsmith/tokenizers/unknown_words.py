@@ -54,13 +54,13 @@ def check_unknown_words(
     question: str = "is it the tokenizer of this language?",
 ) -> float:
     """The share of unknown words of a sample of the texts; an `UnknownWordsWarning` if it exceeds 2 %."""
-    found = unknown_words(tokenizer, texts)
-    if found.share > LIMIT:
-        cut = [word if len(word) <= MOST_SHOWN else f"{word[:MOST_SHOWN]}…" for word in found.examples]
+    unknown = unknown_words(tokenizer, texts)
+    if unknown.share > LIMIT:
+        cut = [word if len(word) <= MOST_SHOWN else f"{word[:MOST_SHOWN]}…" for word in unknown.examples]
         shown = ", ".join("".join(char if char.isprintable() else "\ufffd" for char in word) for word in cut)
-        message = f"{100 * found.share:.0f} % of {words} are unknown to this tokenizer, e.g. {shown}: {question}"
+        message = f"{100 * unknown.share:.0f} % of {words} are unknown to this tokenizer, e.g. {shown}: {question}"
         warnings.warn(message, UnknownWordsWarning, stacklevel=3)
-    return found.share
+    return unknown.share
 
 
 def check_vocabulary(tokenizer: Tokenizer) -> float:
@@ -84,5 +84,5 @@ def _word_begins(text: str, encoded: Encoded) -> list[int]:
     number = np.cumsum(space[:-1] & ~space[1:])  # by character, the number of its word between white space
     spaced = number[np.minimum(encoded.offsets[:, 1], len(text) - 1)]  # white space belongs to the word after it
     new = (np.diff(encoded.words, prepend=-1) != 0) | (np.diff(spaced, prepend=-1) != 0)
-    found: list[int] = np.flatnonzero(new).tolist()
-    return found
+    begins: list[int] = np.flatnonzero(new).tolist()
+    return begins

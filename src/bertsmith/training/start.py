@@ -16,15 +16,10 @@ from bertsmith.model_io.model_folder import open_model, read_encoder
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 # settings of training and of the tokenizer, which a recipe may choose anew
-FREE: tuple[str, ...] = (
-    "dropout",
-    "attention_dropout",
-    "pooler",
-    "pooler_dropout",
-    "initializer_range",
-    "truncated_init",
+FREE = (
+    *("dropout", "attention_dropout", "pooler", "pooler_dropout", "initializer_range", "truncated_init"),
+    *("depth_scaled", "vocab_size", "padding_id"),
 )
-FREE += ("depth_scaled", "vocab_size", "padding_id")
 GROWING = ("layers", "max_positions")  # may be larger than the folder's; what is added is new
 BLOCKS, POSITIONS = "encoder.blocks.", "encoder.embeddings.positions."
 TOKENS = ("embeddings.tokens.weight", ".bias")  # the token table and the biases of language-model heads
