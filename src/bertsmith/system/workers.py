@@ -52,10 +52,11 @@ def ordered_map(
 ) -> Generator[Result, None, None]:
     """Yields `function(unit)` for every unit, in the order of the units.
 
-    A single unit needs no other process. Scripts need no `if __name__ == "__main__"` guard: workers do not import the
-    main module. At most `PREFETCH` units per worker are in memory at once. A worker that dies, or returns nothing within `timeout`
-    seconds, ends the map with `StoppedError`, which names the unit. Anything that ends the map early, Ctrl-C included,
-    also ends the workers, which first save training runs in progress. Close the generator to stop early.
+    A single unit is computed in this process. Scripts need no `if __name__ == "__main__"`: workers do not import the
+    main module. At most `PREFETCH` units per worker are in memory at once. A worker that dies, or returns nothing
+    within `timeout` seconds, ends the map with `StoppedError`, which names the unit. Anything that ends the map early,
+    Ctrl-C included, also ends the workers, which first save training runs in progress. Close the generator to stop
+    early.
     """
     if workers < 1:
         raise ConfigError(f"workers={workers} must be at least 1")
