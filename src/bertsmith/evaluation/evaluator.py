@@ -15,9 +15,9 @@ from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.model_folder import CONFIG, open_model
+from bertsmith.model_io.model_folder import open_model
+from bertsmith.model_io.run_folder import RECIPE, find_model_folder
 from bertsmith.objectives.objective import objective_class
-from bertsmith.reports.run_history import RECIPE
 from bertsmith.suggestions import OtherNames
 from bertsmith.system.devices import choose_device
 from bertsmith.system.progress import Progress
@@ -26,7 +26,6 @@ from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetune_data import predict_logits
 from bertsmith.training.recipe import EVALUATION_NAMES, TASKS, FinetuneConfig, find_task, task_name
 
-RUN_MODELS = ("best", "last")  # model folders of a run, in order of preference
 CHUNK = 1024  # examples: bounds the memory and the interval between progress updates
 
 
@@ -93,18 +92,6 @@ class Evaluator:
         truncated = truncated_examples(features)
         flags = [index in truncated for index in range(len(examples))]
         return Chunk(list(examples), predictions, lengths, flags, sum(len(one.rows) for one in features))
-
-
-def find_model_folder(path: str | Path) -> Path:
-    """The model folder: the path itself, or the best model of the run folder."""
-    folder = Path(path)
-    if not (folder / CONFIG).exists():
-        for name in RUN_MODELS:
-            if (folder / name).is_dir():
-                return folder / name
-        if (folder / RECIPE).is_file():
-            raise DataError(f"{folder} is a run without a model: resume it with the command that started it")
-    return folder
 
 
 def finetune_config_of(model: str | Path) -> FinetuneConfig | None:

@@ -32,6 +32,7 @@ from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.inference.word_labels import WordLabelPipelines
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import FolderFacts, open_model
+from bertsmith.model_io.run_folder import find_model_folder
 from bertsmith.model_io.sentence_transformers import DenseLayer, SentenceSettings, read_sentence_settings
 from bertsmith.system.devices import choose_device
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -82,8 +83,8 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
     def open(
         cls, folder: str | Path, *, device: str = "auto", precision: Precision = "float32", **opening: Any
     ) -> Self:
-        """Loads a model folder written by bertsmith or transformers; `opening`: keywords of `open_model`."""
-        chosen = choose_device(device)
+        """Loads a model folder of bertsmith or transformers, or of a run; `opening`: keywords of `open_model`."""
+        chosen, folder = choose_device(device), find_model_folder(folder)
         model, tokenizer, facts = open_model(folder, **opening)
         settings = read_sentence_settings(folder, model.encoder)
         return cls(model, tokenizer, facts=facts, device=chosen, precision=precision, sentence_settings=settings)
