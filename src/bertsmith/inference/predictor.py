@@ -35,6 +35,7 @@ from bertsmith.inference.word_labels import WordLabelPipelines
 from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import FolderFacts, open_model, save_model
+from bertsmith.model_io.run_folder import find_model_folder
 from bertsmith.model_io.sentence_transformers import (
     MODULES,
     DenseLayer,
@@ -107,8 +108,8 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         run: Any = None,
         **opening: Any,
     ) -> Self:
-        """Loads a model folder written by bertsmith or transformers; `opening`: keywords of `open_model`."""
-        chosen = choose_device(device)
+        """Loads a model folder of bertsmith or transformers, or of a run; `opening`: keywords of `open_model`."""
+        chosen, folder = choose_device(device), find_model_folder(folder)
         model, tokenizer, facts = open_model(folder, **opening)
         settings = read_sentence_settings(folder, model.encoder)
         about: dict[str, Any] = {"facts": facts, "sentence_settings": settings, "run": run}
