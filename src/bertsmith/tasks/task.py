@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -193,6 +194,19 @@ class LabelTask(Task):
 
     def head_config(self) -> dict[str, Any]:
         return {"kind": self.objective, "labels": list(self.labels)}
+
+    def gold_labels(self, examples: Sequence[Example]) -> Iterator[str]:
+        """The gold labels of all examples."""
+        return (example.gold for example in examples)
+
+    def balanced_weights(self, examples: Sequence[Example]) -> list[float]:
+        """A weight for each label: labels / (occurring classes * labels of the class), as scikit-learn's "balanced".
+
+        A class that does not occur has the weight 1.
+        """
+        counts = Counter(self.gold_labels(examples))
+        mean = counts.total() / max(1, len(counts))
+        return [mean / counts[label] if counts[label] else 1.0 for label in self.labels]
 
 
 class TaskConfig(Protocol):

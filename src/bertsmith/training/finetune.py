@@ -18,7 +18,7 @@ from bertsmith.system.devices import cached_peak_flops, choose_device
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.distributed import World, join_process_group
-from bertsmith.training.finetune_data import FinetuneLoader, TaskData, build_task, predict, prepare
+from bertsmith.training.finetune_data import FinetuneLoader, TaskData, build_task, label_weights, predict, prepare, sampled_classes
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.loop import run_training
 from bertsmith.training.recipe import FinetuneConfig
@@ -32,7 +32,7 @@ OBJECTIVES = "bertsmith.objectives"
 
 def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokenizer, list[str]]:
     """The encoder of the model folder with a new head for the task, and notes for the user."""
-    given = {**task.head_config(), **settings.head}
+    given = {**task.head_config(), **settings.head, **label_weights(settings, task)}
     head = config.from_dict(config.find_kind(OBJECTIVES, task.objective).Config, given, "head")
     options: dict[str, Any] = {"tokenizer": settings.tokenizer, "dropout": settings.dropout, "seed": settings.seed}
     model, tokenizer, facts = open_for(settings.model, [head], **options)
@@ -113,6 +113,7 @@ def _make_loader(
         steps=settings.steps(len(data.train)),
         seed=settings.seed,
         world=world,
+        classes=sampled_classes(settings, data),
         static_shape=static_shape,
     )
 
