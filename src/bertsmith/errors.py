@@ -25,6 +25,10 @@ class UnknownWordsWarning(UserWarning):
     """Many words of a text are unknown to the tokenizer; the message has examples."""
 
 
+class LabelWarning(UserWarning):
+    """Labels of a dataset that may be wrong, such as two that differ only in case."""
+
+
 class PeerLostError(BertsmithError):
     """Another process of the same run ended; that process reports the reason."""
 

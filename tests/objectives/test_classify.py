@@ -10,8 +10,8 @@ import torch
 from model_fixtures import random_rows
 from objectives.head_fixtures import LENGTHS, alone, model_with, packed
 
-from bertsmith.errors import ConfigError
 from bertsmith.data.collate import collate
+from bertsmith.errors import ConfigError
 from bertsmith.objectives import classify, multi_label, tag
 from bertsmith.objectives.objective import BuildContext
 

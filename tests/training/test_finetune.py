@@ -253,11 +253,12 @@ def test_balanced_weights_and_sampling_in_a_run(model: Path, tmp_path: Path) -> 
     whole = FinetuneLoader(data.train, "classify", micro_batch_size=16, world=World(), **how)
     parts = FinetuneLoader(data.train, "classify", micro_batch_size=4, world=World(), **how)
     for step in range(4):
-        losses = [trained.eval()(batch) for batch in parts(step)]
-        (loss,) = [trained(batch) for batch in whole(step)]
+        with torch.no_grad():
+            losses = [trained.eval()(batch) for batch in parts(step)]
+            (loss,) = [trained(batch) for batch in whole(step)]
         total = losses[0] + losses[1] + losses[2] + losses[3]
         assert float(total.mean()) == pytest.approx(float(loss.mean()), rel=1e-5)
-    with pytest.raises(ConfigError, match="'irn' is not a label .*; did you mean iron?"):
+    with pytest.raises(ConfigError, match=r"'irn' is not a label .*; did you mean iron\?"):
         open_with_head(replace(tuning, head={"class_weights": {"irn": 2.0}}), task)
     with pytest.raises(ConfigError, match=r"must be balanced, or a table such as \{copper = 2.0\}"):
         open_with_head(replace(tuning, head={"class_weights": "balance"}), task)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
+from bertsmith.metrics.classification import MatchCounts
 from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Row
@@ -153,6 +154,17 @@ class Task:
 
     def fitted_head_config(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, Any]:
         """Head settings fitted on labelled examples, such as the no-answer threshold of SQuAD 2.0."""
+        return {}
+
+    def refitted(self, predictions: Sequence[Prediction], fitted: Mapping[str, Any]) -> list[Prediction]:
+        """The predictions with the settings of `fitted_head_config`, where these change them."""
+        return list(predictions)
+
+    def use_head_config(self, config: Any) -> None:
+        """Takes over what the config of a trained head has for predictions, such as thresholds."""
+
+    def label_matches(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, MatchCounts]:
+        """Counts of each label, for tasks without a confusion matrix."""
         return {}
 
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:

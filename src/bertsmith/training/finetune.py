@@ -18,7 +18,15 @@ from bertsmith.system.devices import cached_peak_flops, choose_device
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.distributed import World, join_process_group
-from bertsmith.training.finetune_data import FinetuneLoader, TaskData, build_task, label_weights, predict, prepare, sampled_classes
+from bertsmith.training.finetune_data import (
+    FinetuneLoader,
+    TaskData,
+    build_task,
+    label_weights,
+    predict,
+    prepare,
+    sampled_classes,
+)
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.loop import run_training
 from bertsmith.training.recipe import FinetuneConfig
@@ -175,8 +183,8 @@ class FinetuneRun(Run):
         task, bf16 = self.data.task, self.trainer.forward_backward.bf16
         dev, length = self.data.dev, self.data.max_length
         predictions = predict(self.model, task, dev, self.tokenizer, length=length, bf16=bf16)
-        scores = task.score(dev, predictions)
         self.fitted = task.fitted_head_config(dev, predictions)
+        scores = task.score(dev, task.refitted(predictions, self.fitted))
         summary = " · ".join(f"{name} {value:.4f}" for name, value in scores.items() if "/" not in name)
         metrics = {"cost": -scores[task.main_metric], **{f"score/{name}": value for name, value in scores.items()}}
         return Evaluation(metrics, metrics["cost"], f"dev {summary}")
