@@ -19,7 +19,7 @@ from tasks.samples import written
 from threads import threads
 
 import bertsmith
-from bertsmith.errors import DataError, LabelWarning
+from bertsmith.errors import DataError, DataWarning
 from bertsmith.evaluation.evaluation import evaluate
 from bertsmith.metrics.classification import best_threshold
 from bertsmith.model_io.model_folder import open_model
@@ -101,7 +101,7 @@ def test_several_labels_in_one_do_not_become_a_class(tmp_path: Path) -> None:
     assert "use the task multi_label," in refusal(lambda: read("['A']", "['A', 'LONG']"))
     assert read("Korea, Republic of", "France", "Korea, North") == ("France", "Korea, North", "Korea, Republic of")
     assert len(read("Smith, John", "Smith, Jane", "Doe, John", "Doe, Jane")) == 4
-    with pytest.warns(LabelWarning, match="the labels 'Good' and 'good' differ only in case or white space"):
+    with pytest.warns(DataWarning, match="the labels 'Good' and 'good' differ only in case or white space"):
         read("Good", "good", "bad")
 
 

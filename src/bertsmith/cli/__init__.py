@@ -19,8 +19,8 @@ from bertsmith.cli import data, doctor, evaluation, inference, models, recipes, 
 from bertsmith.cli.options import Output, Quiet, is_first_rank
 from bertsmith.errors import (
     BertsmithError,
+    DataWarning,
     FolderWarning,
-    LabelWarning,
     PeerLostError,
     StoppedError,
     UnknownWordsWarning,
@@ -110,8 +110,8 @@ def main() -> NoReturn:
 
 
 def _show_warning(usual: Any, message: Any, category: type[Warning], *place: Any) -> None:
-    """A choice about a model folder, similar labels, or a text with unknown words: one line on stderr."""
-    if not issubclass(category, FolderWarning | LabelWarning | UnknownWordsWarning):
+    """A choice about a model folder or a data file, or a text with unknown words, is one line on stderr."""
+    if not issubclass(category, FolderWarning | DataWarning | UnknownWordsWarning):
         usual(message, category, *place)
     elif is_first_rank():
         kind = "warning" if issubclass(category, UnknownWordsWarning) else "note"

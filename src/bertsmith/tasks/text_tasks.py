@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.config import did_you_mean
-from bertsmith.errors import ConfigError, DataError, LabelWarning
+from bertsmith.errors import ConfigError, DataError, DataWarning
 from bertsmith.metrics import classification, confidence, regression
 from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tasks.tables import join_names
@@ -166,9 +166,13 @@ class ClassificationTask(TextTask, LabelTask):
     def _check_settings(self) -> None:
         if self._positive and self._positive not in self._labels:
             near = did_you_mean(self._positive, self._labels)
-            raise ConfigError(f"positive={self._positive} is not one of the labels ({join_names(self._labels)}){near}")
+            raise ConfigError(
+                f"task.positive={self._positive} is not one of the labels ({join_names(self._labels)}){near}"
+            )
         if self.main_metric == "f1" and not self.positive:
-            raise ConfigError(f"main_metric=f1 needs one of the {len(self._labels)} labels: set positive=LABEL")
+            raise ConfigError(
+                f"task.main_metric=f1 needs one of the {len(self._labels)} labels: set task.positive=LABEL"
+            )
 
 
 class RegressionTask(TextTask):
@@ -322,13 +326,13 @@ def separator_of(labels: Iterable[str]) -> tuple[str, str] | None:
 
 
 def note_similar_labels(labels: Sequence[str]) -> None:
-    """A `LabelWarning` for labels that differ only in case or white space."""
+    """A `DataWarning` for labels that differ only in case or white space."""
     groups: dict[str, list[str]] = {}
     for label in labels:
         groups.setdefault("".join(label.split()).casefold(), []).append(label)
     for group in (group for group in groups.values() if len(group) > 1):
         shown = " and ".join(map(repr, group))
-        warnings.warn(f"the labels {shown} differ only in case or white space: are they the same?", LabelWarning, 2)
+        warnings.warn(f"the labels {shown} differ only in case or white space: are they the same?", DataWarning, 2)
 
 
 def _train_labels(name: str, examples: Sequence[Example]) -> tuple[str, ...]:
@@ -347,6 +351,6 @@ def _train_labels(name: str, examples: Sequence[Example]) -> tuple[str, ...]:
     if len(examples) > _FEW_ROWS and 2 * len(labels) > len(examples):
         raise DataError(
             f"{where}: {len(labels):,} different labels in {len(examples):,} rows, such as {join_names(labels, 3)}: "
-            "set label=COLUMN to another column, or use the task regression for numbers"
+            "set task.label=COLUMN to another column, or use the task regression for numbers"
         )
     return labels
