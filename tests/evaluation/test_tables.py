@@ -121,7 +121,7 @@ def test_entity_scores_match_the_metrics(seed: int, tmp_path: Path) -> None:
     predictions = [tagged(a, b) for a, b in zip(answers, words, strict=True)]
     cases = task.cases(task.examples("dev"), predictions)
     counted = sequence_labelling.score_entities(golds, answers).by_type
-    for one in by_label(task, confusion(task, cases)):
+    for one in by_label(task, confusion(task, cases), task.examples("dev"), predictions):
         part = counted[one.label]
         assert (one.support, one.predicted, one.f1) == (part.gold, part.predicted, part.f1)
     assert sum(case.correct for case in cases) == sum(part.correct for part in counted.values())

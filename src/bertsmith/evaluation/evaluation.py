@@ -236,7 +236,7 @@ def analyze(
         interval=task.interval(examples, predictions),
         baseline=tables.baseline(task, examples),
         confusion=confusion,
-        by_label=tables.by_label(task, confusion),
+        by_label=tables.by_label(task, confusion, examples, predictions),
         calibration=tables.calibration(cases) if task.has_probabilities else None,
         by_length=tables.by_length(task, examples, predictions, lengths=lengths, truncated=truncated),
         error_count=len(errors),

@@ -120,19 +120,20 @@ def confusion(task: Task, cases: Sequence[Case]) -> Confusion | None:
     return Confusion(rows, columns, tuple(tuple(counted[row, column] for column in columns) for row in rows))
 
 
-def by_label(task: Task, table: Confusion | None) -> tuple[LabelScores, ...]:
-    """Precision, recall and F1 of each label or entity type, for a square confusion matrix."""
-    if table is None or table.rows != table.columns:
-        return ()
-    counts = np.array(table.counts)
-    scores = []
-    for index, label in enumerate(table.rows):
-        if label not in task.pseudo_labels:
-            one = MatchCounts(
-                correct=int(counts[index, index]), predicted=int(counts[:, index].sum()), gold=int(counts[index].sum())
-            )
-            scores.append(LabelScores(label, one.precision, one.recall, one.f1, one.gold, one.predicted))
-    return tuple(scores)
+def by_label(
+    task: Task, table: Confusion | None, examples: Sequence[Example], predictions: Sequence[Prediction]
+) -> tuple[LabelScores, ...]:
+    """Precision, recall and F1 of each label or entity type: of the task, or from a square confusion matrix."""
+    matches = task.label_matches(examples, predictions)
+    if table is not None and table.rows == table.columns:
+        counts = np.array(table.counts)
+        for index, label in enumerate(table.rows):
+            if label not in task.pseudo_labels:
+                sums = counts[:, index].sum(), counts[index].sum()
+                matches[label] = MatchCounts(int(counts[index, index]), *map(int, sums))
+    return tuple(
+        LabelScores(label, one.precision, one.recall, one.f1, one.gold, one.predicted) for label, one in matches.items()
+    )
 
 
 def calibration(cases: Sequence[Case]) -> Calibration | None:

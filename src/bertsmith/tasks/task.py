@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
+from bertsmith.metrics.classification import MatchCounts
 from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Row
@@ -154,6 +156,17 @@ class Task:
         """Head settings fitted on labelled examples, such as the no-answer threshold of SQuAD 2.0."""
         return {}
 
+    def refitted(self, predictions: Sequence[Prediction], fitted: Mapping[str, Any]) -> list[Prediction]:
+        """The predictions with the settings of `fitted_head_config`, where these change them."""
+        return list(predictions)
+
+    def use_head_config(self, config: Any) -> None:
+        """Takes over what the config of a trained head has for predictions, such as thresholds."""
+
+    def label_matches(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, MatchCounts]:
+        """Counts of each label, for tasks without a confusion matrix."""
+        return {}
+
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         """The confidence interval of `main_metric`."""
         raise NotImplementedError
@@ -193,6 +206,19 @@ class LabelTask(Task):
 
     def head_config(self) -> dict[str, Any]:
         return {"kind": self.objective, "labels": list(self.labels)}
+
+    def gold_labels(self, examples: Sequence[Example]) -> Iterator[str]:
+        """The gold labels of all examples."""
+        return (example.gold for example in examples)
+
+    def balanced_weights(self, examples: Sequence[Example]) -> list[float]:
+        """A weight for each label: labels / (occurring classes * labels of the class), as scikit-learn's "balanced".
+
+        A class that does not occur has the weight 1.
+        """
+        counts = Counter(self.gold_labels(examples))
+        mean = counts.total() / max(1, len(counts))
+        return [mean / counts[label] if counts[label] else 1.0 for label in self.labels]
 
 
 class TaskConfig(Protocol):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from bertsmith import config
 from bertsmith.config import Registry
@@ -217,6 +217,7 @@ class FinetuneConfig:
     optimizer: Annotated[Any, Registry("bertsmith.training.optimizers")] = field(default_factory=adamw.Config)
     precision: Precision = "auto"  # on CUDA bf16; weights and optimizer state stay fp32
     compute: ComputeConfig = field(default_factory=ComputeConfig)  # how steps are computed
+    sampling: Literal["all", "balanced"] = "all"  # balanced: an epoch draws each class equally often
     seed: int = 0  # of new heads, data order and dropout
     dev_fraction: float = 0.0  # of the training examples, used as dev examples where the task has none
     evals_per_epoch: int = 1  # evaluations on the dev examples
