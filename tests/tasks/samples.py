@@ -267,7 +267,7 @@ def squad_task(name: str) -> Sample:
             paragraphs.append({"context": text, "qas": labelled})
         settings = squad.Config(name=name)  # type: ignore[arg-type]
         for split in ("train", "dev"):
-            file = folder / squad.NAMES[settings.name].format(split)
+            file = folder / squad.MEMBERS[settings.name].format(split)
             written(file, json.dumps({"version": name, "data": [{"title": "iron", "paragraphs": paragraphs}]}))
         return settings, {"data": folder}
 

@@ -16,7 +16,7 @@ import typer
 
 from bertsmith import __version__
 from bertsmith.cli import data, doctor, evaluation, inference, models, recipes, runs, serve, studies, training
-from bertsmith.cli.options import Output, Quiet, is_first_rank
+from bertsmith.cli.options import Output, Quiet, is_first_rank, usage_message
 from bertsmith.errors import (
     BertsmithError,
     DataWarning,
@@ -85,7 +85,7 @@ def main() -> NoReturn:
     warnings.showwarning = partial(_show_warning, warnings.showwarning)
     warnings.simplefilter("always", UnknownWordsWarning)
     try:
-        status = command(*sys.argv[1:2])(standalone_mode=False) or 0
+        status = command(*sys.argv[1:2])(standalone_mode=False, prog_name="bertsmith") or 0
         if status == INTERRUPTED:
             raise KeyboardInterrupt
         sys.exit(status)
@@ -103,7 +103,7 @@ def main() -> NoReturn:
             print(error, file=sys.stderr)
             sys.exit(2)
         if hasattr(error, "format_message"):  # a usage error of the option parser
-            _exit(f"{error.format_message()} Try --help.", 2)
+            _exit(usage_message(error, sys.argv[1:]), 2)
         if type(error).__name__ == "OutOfMemoryError":  # of torch, which may not be imported
             _exit(OUT_OF_MEMORY, BertsmithError.exit_code)
         raise

@@ -6,12 +6,14 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from bertsmith.suggestions import as_written
 
 
 def option(name: str, help: str, metavar: str | None = None) -> Any:
@@ -89,6 +91,42 @@ def opens_model(command: Callable[..., None]) -> Callable[..., None]:
     wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
     del wrapped.__wrapped__
     return wrapped
+
+
+COMMANDS = {"train": "pretrain, or finetune for a task", "fit": "finetune", "test": "evaluate", "infer": "predict"}
+
+
+def usage_message(error: Any, words: Sequence[str]) -> str:
+    """An error of the option parser in one line that says what to write; `words`: the command line."""
+    text: str = error.format_message()
+    parameter: Any = getattr(error, "param", None)
+    command = error.ctx.command_path if error.ctx else "bertsmith"
+    if hasattr(error, "option_name"):
+        text = _unknown_option(error, words)
+    elif type(error).__name__ == "MissingParameter" and getattr(parameter, "help", None):
+        text = f"{text.rstrip('.')} ({parameter.help.rstrip('.')})."
+    elif parameter is not None and "unable to parse" in text:
+        option = next((one for one in parameter.opts if one in words[:-1]), None)
+        expected = "an integer" if "integer" in text else "a number"
+        if option:
+            value = words[words.index(option) + 1]
+            text = f"{option} {value} must be {expected}{as_written(option, value, expected) if ',' in value else ''}."
+    elif command == "bertsmith" and words and words[0] in COMMANDS:
+        text = f"No such command '{words[0]}'. Did you mean {COMMANDS[words[0]]}?"
+    return f"{text} Try {command} --help."
+
+
+def _unknown_option(error: Any, words: Sequence[str]) -> str:
+    """For a command with settings also how to write the option as one: `epochs=3` for `--epochs 3`."""
+    index = next((index for index, word in enumerate(words) if word.startswith(error.option_name)), len(words))
+    name, _, value = "".join(words[index : index + 1]).partition("=")
+    near = [one for one in error.possibilities or () if one != "--help"]
+    text = f"No such option: {name or error.option_name}" + (f". Did you mean {near[0]}?" if near else ".")
+    if name and any(one.name == "overrides" for one in error.ctx.command.params):
+        following = [word for word in words[index + 1 : index + 2] if not word.startswith("-")]
+        setting = f"{name.lstrip('-').replace('-', '_')}={value or ''.join(following) or 'VALUE'}"
+        text += f" If it is a setting, write {setting} without dashes."
+    return text
 
 
 def is_first_rank() -> bool:

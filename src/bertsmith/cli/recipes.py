@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import bertsmith.cli.options as opt
+from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
 
@@ -29,9 +30,11 @@ def init(
     from bertsmith import config, recipes
     from bertsmith.reports import terminal
     from bertsmith.training import recipe_toml
-    from bertsmith.training.recipe import FILES, make_finetune_config, with_overrides
+    from bertsmith.training.recipe import FILES, TASKS, make_finetune_config, with_overrides
 
     chosen: Any
+    if recipe and not task and recipe.partition("/")[0] in config.kinds(TASKS):
+        raise BertsmithError(f"{recipe} is a task, not a recipe: pass --task {recipe}")
     if task:
         chosen = make_finetune_config(task, "", {}, [*([recipe] if recipe else []), *(overrides or [])])
     elif recipe:

@@ -11,7 +11,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.errors import DataError
+from bertsmith import config
+from bertsmith.config import did_you_mean
+from bertsmith.errors import ConfigError, DataError
 from bertsmith.metrics.classification import MatchCounts
 from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -88,6 +90,23 @@ class Dataset:
     read: Callable[[Path, str], Sequence[Example]] = lambda path, split: ()  # file, split
     detected: dict[str, str] = field(default_factory=dict)  # facts detected in the files; `read` may add some
     submit: Submit = lambda examples, predictions: {}  # the benchmark's submission files by name
+
+
+def task_names() -> list[str]:
+    """Every task as on the command line: `classification`, or `glue/cola` for a member of a benchmark."""
+    members = {kind: getattr(config.find_kind(FOLDER, kind), "MEMBERS", {}) for kind in config.kinds(FOLDER)}
+    return [name for kind, names in members.items() for name in ([f"{kind}/{one}" for one in names] or [kind])]
+
+
+def unknown_task(name: str) -> ConfigError:
+    """The error for a name that is not a task: the members of a benchmark, or the nearest task."""
+    known = task_names()
+    if members := [one for one in known if one.startswith(f"{name}/")]:
+        return ConfigError(f"{name} has several tasks: choose one of {', '.join(members)}")
+    plain = {one.rpartition("/")[2].replace("-", "").lower(): one for one in known}
+    same = plain.get(name.replace("-", "").lower())
+    near = f"; did you mean {same}?" if same else did_you_mean(name, known)
+    return ConfigError(f"{name!r} is not among the tasks: {', '.join(config.kinds(FOLDER))}{near}")
 
 
 class Task:

@@ -75,7 +75,9 @@ def prepare(settings: FinetuneConfig, task: Task, tokenizer: Tokenizer, *, posit
     """Reads the files and makes the features."""
     length = settings.max_length or min(task.max_length, positions)
     if length > positions:
-        raise ConfigError(f"max_length={length} exceeds the {positions} positions of {settings.model}: reduce it")
+        raise ConfigError(
+            f"max_length={length} exceeds the {positions} positions of {settings.model}: write max_length={positions}"
+        )
     examples, dev = train_and_dev(settings, task)
     features = task.rows(examples, tokenizer, max_length=length, training=True)
     if not features:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -14,6 +14,7 @@ from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import ConfigError
 from bertsmith.suggestions import OtherNames
+from bertsmith.tasks.task import unknown_task
 from bertsmith.training.forward_backward import ComputeConfig, Precision, check_precision
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import BatchSizes, BatchSizeWarmup, Schedule, TrainingPlan, Unfreeze
@@ -271,7 +272,12 @@ def task_name(settings: Any) -> str:
 def find_task(name: str) -> Any:
     """The settings of a task by its name on the command line, such as `glue/cola`."""
     kind, _, member = name.partition("/")
-    return config.from_dict(config.find_kind(TASKS, kind).Config, {"name": member} if member else {}, "task")
+    if kind not in config.kinds(TASKS):
+        raise unknown_task(name)
+    cls = config.find_kind(TASKS, kind).Config
+    if not member and any(item.name == "name" and item.default is MISSING for item in fields(cls)):
+        raise unknown_task(name)
+    return config.from_dict(cls, {"name": member} if member else {}, "task")
 
 
 def make_finetune_config(
