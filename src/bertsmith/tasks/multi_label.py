@@ -20,6 +20,7 @@ from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tasks.dataset_files import (
     IDS,
     ONE_TEXT,
+    ColumnHints,
     TableConfig,
     TableReader,
     choose_columns,
@@ -78,6 +79,9 @@ class MultiLabelReader(TableReader):
     config: Config
     known: tuple[str, ...]  # labels of a trained model
     columns: list[str] = field(default_factory=list, init=False)  # of 0 and 1, one for each label
+
+    def hints(self) -> Sequence[ColumnHints]:
+        return (ONE_TEXT, LABELS)
 
     def examples(self, table: Table, optional: tuple[str, ...]) -> list[Example]:
         given = self.given(table, ("text", "label"), optional)
