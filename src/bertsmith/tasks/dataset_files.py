@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError, DataError
@@ -125,6 +125,8 @@ TEXT_ROLES = ("text", "first", "second")  # in the order of `Example.texts`
 @dataclass(frozen=True, kw_only=True)
 class TableConfig:
     """How user files are read."""
+
+    tuple_columns: ClassVar[tuple[tuple[str, ...], ...]] = ()  # columns of rows in memory that are tuples, by length
 
     header: bool = True  # whether the first line of a csv or tsv names the columns; otherwise column1, column2, …
     quoted: bool | None = None  # whether quotes enclose cells; by default in csv but not in tsv
