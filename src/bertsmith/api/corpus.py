@@ -88,7 +88,7 @@ def train_tokenizer(
     )
     return data.train_tokenizer(
         corpus,
-        output,
+        Path(output),
         settings=chosen,
         vocab_size=vocab_size,
         read_options=ReadOptions(field=field),

@@ -113,7 +113,7 @@ def evaluate(
     if not result.scores:
         raise DataError(f"{split} has no labels: pass labelled examples, or use predict")
     if output is not None:
-        write_evaluation(result, output)
+        write_evaluation(result, Path(output))
     return result
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from bertsmith.api.corpus import ArrowData, PathLike
-from bertsmith.api.settings import FinetuneSettings, RecipeSettings
+from bertsmith.api.corpus import ArrowData
+from bertsmith.api.settings import FinetuneSettings, PathLike, RecipeSettings
 
 if TYPE_CHECKING:
     from bertsmith.inference.predictor import Predictor
@@ -130,9 +130,9 @@ def finetune(
     run = Path(output)
     if learning_rates or seeds > 1:
         rates = [*learning_rates] or [config.learning_rate]
-        run = Path(sweep(config, output, learning_rates=rates, seeds=seeds, **how)["kept"]["run"])
+        run = Path(sweep(config, run, learning_rates=rates, seeds=seeds, **how)["kept"]["run"])
     else:
-        train_once(config, output, **how)
+        train_once(config, run, **how)
     opened = Run(run)
     return Predictor.open(opened.best, device=device, run=opened)
 

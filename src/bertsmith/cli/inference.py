@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -156,7 +156,7 @@ def ner(
     from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
-    entities = load(model, device=device, **opening).ner(read_text(source), unit=unit)
+    entities = load(model, device=device, **opening).ner(read_text(source), unit=cast(Any, unit))
     opt.print_result({"entities": entities}, as_json, lambda: terminal_predictions.entities(entities))
 
 
@@ -175,7 +175,7 @@ def tag_words(
     from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
-    words = load(model, device=device, **opening).tag_words(read_text(source), unit=unit)
+    words = load(model, device=device, **opening).tag_words(read_text(source), unit=cast(Any, unit))
     opt.print_result({"words": words}, as_json, lambda: terminal_predictions.word_labels(words))
 
 

@@ -33,6 +33,7 @@ from bertsmith.inference.word_labels import WordLabelPipelines
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import FolderFacts, open_model
 from bertsmith.model_io.sentence_transformers import DenseLayer, SentenceSettings, read_sentence_settings
+from bertsmith.reports.run import Run
 from bertsmith.system.devices import choose_device
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
@@ -65,6 +66,7 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         precision: Precision = "float32",
         backend: Backend | None = None,
         sentence_settings: SentenceSettings = SentenceSettings(),
+        run: Run | None = None,
     ) -> None:
         autocast = convert_precision(model, precision, device)
         self.model = model.eval().to(device)
@@ -77,16 +79,31 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         self.max_embedding_length = min(sentence_settings.max_length or self.max_length, self.max_length)
         local = LocalBackend(self.model, padding_id=tokenizer.padding_id, device=device, autocast=autocast)
         self.backend: Backend = backend or local
+        self._run = run
 
     @classmethod
     def open(
-        cls, folder: str | Path, *, device: str = "auto", precision: Precision = "float32", **opening: Any
+        cls,
+        folder: str | Path,
+        *,
+        device: str = "auto",
+        precision: Precision = "float32",
+        run: Run | None = None,
+        **opening: Any,
     ) -> Self:
         """Loads a model folder written by bertsmith or transformers; `opening`: keywords of `open_model`."""
         chosen = choose_device(device)
         model, tokenizer, facts = open_model(folder, **opening)
         settings = read_sentence_settings(folder, model.encoder)
-        return cls(model, tokenizer, facts=facts, device=chosen, precision=precision, sentence_settings=settings)
+        how: dict[str, Any] = {"device": chosen, "precision": precision, "sentence_settings": settings}
+        return cls(model, tokenizer, facts=facts, run=run, **how)
+
+    @property
+    def run(self) -> Run:
+        """The run that trained the model; only for the result of `bertsmith.finetune`."""
+        if self._run is None:
+            raise BertsmithError("the model was loaded from a folder: bertsmith.open_run(FOLDER) opens its run")
+        return self._run
 
     def with_backend(self, backend: Backend) -> Self:
         """The same model with another backend, such as an `Engine` that many threads share."""

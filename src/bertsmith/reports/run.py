@@ -29,7 +29,7 @@ class Plot:
 
     def _repr_html_(self) -> str:
         page = escape(self.path.read_text(encoding="utf-8"))
-        return f'<iframe srcdoc="{page}" style="width: 100%; height: 640px; border: 0" sandbox></iframe>'
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 640px; border: 0" sandbox="allow-scripts"></iframe>'
 
 
 class Run(os.PathLike[str]):
@@ -104,7 +104,7 @@ class Run(os.PathLike[str]):
                 rows.setdefault(int(step), {"step": int(step)})[name] = value
         ordered = [rows[step] for step in sorted(rows)]
         try:
-            import pandas
+            import pandas  # type: ignore[import-untyped,unused-ignore]
         except ImportError:
             return ordered
         return pandas.DataFrame(ordered)
