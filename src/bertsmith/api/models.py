@@ -56,7 +56,7 @@ def load(
     """
     from bertsmith.inference.predictor import Predictor
 
-    opening = {"head": head, "ignore_heads": ignore_heads, "tokenizer": tokenizer}
+    opening: dict[str, Any] = {"head": head, "ignore_heads": ignore_heads, "tokenizer": tokenizer}
     return Predictor.open(model_folder(folder), device=device, precision=precision, **opening)
 
 
