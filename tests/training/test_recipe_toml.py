@@ -172,7 +172,7 @@ def test_init_alone_lists_the_recipes() -> None:
 
 BAD: dict[str, tuple[list[str], int, str]] = {
     "unknown recipe": (["init", "bert/bass"], 78, "did you mean bert/base?"),
-    "unknown setting": (["init", "bert/base", "encoder.layer=4"], 78, "did you mean encoder.layers?"),
+    "unknown setting": (["init", "bert/base", "encoder.layer=4"], 78, "did you mean encoder.layers=4?"),
     "no TOML name": (["init", "bert/base", "-o", "{t}/recipe.json"], 2, "must end in .toml"),
     "no folder": (["init", "bert/base", "-o", "{t}/none/recipe.toml"], 74, "No such file"),
     "no recipe file": (["init", "{t}/none.toml"], 65, "none.toml"),

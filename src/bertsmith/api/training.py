@@ -175,12 +175,10 @@ def save_examples(data: Any, task: Any, split: str, folder: Path) -> Path:
 def model_folder(model: PathLike | Predictor) -> Path:
     """The folder of a model: the path, that of a run, or the one that a predictor was loaded from."""
     from bertsmith.errors import BertsmithError
-    from bertsmith.reports.run import Run
+    from bertsmith.model_io.run_folder import find_model_folder
 
-    if isinstance(model, Run):
-        return model.best
     if isinstance(model, str | os.PathLike):
-        return Path(model)
+        return find_model_folder(Path(model))
     if model.facts is None:
         raise BertsmithError("the predictor was not loaded from a folder: save it first, and pass the folder")
     return model.facts.folder

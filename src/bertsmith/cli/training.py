@@ -28,7 +28,7 @@ def pretrain(
     data: opt.Data,
     output: RunFolder,
     overrides: opt.Overrides = None,
-    start: Annotated[str, typer.Option(metavar="MODEL", help="Model folder with the initial weights.")] = "",
+    start: Annotated[str, typer.Option(metavar="MODEL", help="Model folder or run with the initial weights.")] = "",
     resume: Resume = "auto",
     seed: Annotated[int | None, typer.Option(help="Seed of weights, data order, masking and dropout.")] = None,
     chart: Annotated[bool, opt.option("--chart", "Show the loss curve in the terminal while training.")] = False,

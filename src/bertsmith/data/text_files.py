@@ -52,7 +52,7 @@ def looks_like_path(text: str) -> bool:
     data file (`new.txt`), starts like a path (`./new`) or lies below an existing folder (`corpus/new`). URLs, words,
     `and/or` and `24/7` do not.
     """
-    if not text or "\n" in text or len(text) > 4096:
+    if not text or "\n" in text or "\0" in text or len(text) > 4096:
         return False
     if os.path.lexists(text):
         return True
@@ -72,6 +72,19 @@ def missing_path_error(path: str | os.PathLike[str], advice: str = "") -> DataEr
     else:
         near = did_you_mean(name, map(printable, os.listdir(parent or ".")), f"{parent}/" if parent else "")
     return DataError(f"{printable(path)} does not exist{near}{advice}")
+
+
+def check_text(text: str, *, instead: str = "") -> str:
+    """The text; an error if it looks like a path. `instead`: what to do with an existing file."""
+    if not looks_like_path(text):
+        return text
+    anyway = f'; to use the name itself as a text, add a space: "{text} "'
+    if not os.path.exists(text):
+        raise missing_path_error(text, anyway)
+    if os.path.isdir(text):
+        raise DataError(f"{text} is a folder, but a text is expected{anyway}")
+    instead = instead or f'pass its contents, "$(cat {text})"'
+    raise DataError(f"{text} is a file, but a text is expected: {instead}{anyway}")
 
 
 def read_error(path: str | os.PathLike[str], error: OSError) -> DataError | StorageError:

@@ -32,6 +32,7 @@ from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.inference.word_labels import WordLabelPipelines
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import FolderFacts, open_model
+from bertsmith.model_io.run_folder import find_model_folder
 from bertsmith.model_io.sentence_transformers import DenseLayer, SentenceSettings, read_sentence_settings
 from bertsmith.reports.run import Run
 from bertsmith.system.devices import choose_device
@@ -91,8 +92,8 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         run: Run | None = None,
         **opening: Any,
     ) -> Self:
-        """Loads a model folder written by bertsmith or transformers; `opening`: keywords of `open_model`."""
-        chosen = choose_device(device)
+        """Loads a model folder of bertsmith or transformers, or of a run; `opening`: keywords of `open_model`."""
+        chosen, folder = choose_device(device), find_model_folder(folder)
         model, tokenizer, facts = open_model(folder, **opening)
         settings = read_sentence_settings(folder, model.encoder)
         how: dict[str, Any] = {"device": chosen, "precision": precision, "sentence_settings": settings}
