@@ -23,7 +23,7 @@ LAYERS = [
     {"training", "recipes"},
     {"model_io", "tasks", "encoders", "objectives", "reports"},
     {"nn", "data", "tokenizers", "metrics"},
-    {"system", "types", "config", "suggestions", "errors"},
+    {"system", "types", "config", "errors"},
 ]
 SIDEWAYS = {
     ("__main__", "cli"),
@@ -34,11 +34,10 @@ SIDEWAYS = {
     ("model_io", "objectives"),
     ("data", "tokenizers"),
     ("config", "errors"),
-    ("config", "suggestions"),
-    ("suggestions", "errors"),
+    ("config", "system"),
     ("system", "errors"),
 }
-WITHOUT_TORCH = {"tokenizers", "metrics", "tasks", "reports", "evaluation", "config", "suggestions", "errors"}
+WITHOUT_TORCH = {"tokenizers", "metrics", "tasks", "reports", "evaluation", "config", "errors"}
 MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 400, 60, 12
 
 

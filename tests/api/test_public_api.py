@@ -22,9 +22,32 @@ import bertsmith as bs
 from bertsmith.api import settings
 from bertsmith.training.recipe import FinetuneConfig, Recipe
 
-WORDS = "the smith heats iron and strikes an anvil while fire burns hot cold good bad film fine slow it is about".split()
+WORDS = [
+    "the",
+    "smith",
+    "heats",
+    "iron",
+    "and",
+    "strikes",
+    "an",
+    "anvil",
+    "while",
+    "fire",
+    "burns",
+    "hot",
+    "cold",
+    "good",
+    "bad",
+    "film",
+    "fine",
+    "slow",
+    "it",
+    "is",
+    "about",
+]
 SMALL = {"layers": 1, "width": 32, "heads": 2, "max_positions": 64}
-ROWS = [(f"a {word} film about {thing}", label) for word, label in (("good", "positive"), ("bad", "negative")) for thing in WORDS]
+LABELS = {"good": "positive", "bad": "negative"}
+ROWS = [(f"a {word} film about {thing}", label) for word, label in LABELS.items() for thing in WORDS]
 FAST: dict[str, Any] = {"epochs": 1, "batch_size": 8, "max_length": 16, "quiet": True, "device": "cpu"}
 SNIPPET = """
 import pandas
@@ -35,13 +58,14 @@ test_rows = {data}
 
 tokenizer = bs.train_tokenizer(["corpus/"], "tokenizer", vocab_size=300)
 shards    = bs.prepare(["corpus/"], "shards", tokenizer=tokenizer)           # paths, or any iterable of texts
-run       = bs.pretrain("bert/tiny", shards, "run", steps=4, encoder={{"layers": 1, "width": 32, "heads": 2}}, batch_size=8)
+run       = bs.pretrain("bert/tiny", shards, "run", steps=4, encoder={{"layers": 1, "width": 32}}, batch_size=8)
 model     = bs.finetune(run.best, "classification", train=rows, dev=0.5, output="reviews", epochs=1)
 scores    = bs.evaluate(model, test_rows)
 model.predict(["A fine film."]); model.save("folder"); model = bs.load("folder")
-print(round(scores["accuracy"], 4), model.predict(["A fine film."])[0]["label"], bs.evaluate(model, test_rows)["accuracy"] == scores["accuracy"])
+label = model.predict(["A fine film."])[0]["label"]
+print(label, bs.evaluate(model, test_rows)["accuracy"] == scores["accuracy"])
 """
-LISTS = 'rows[:4]'
+LISTS = "rows[:4]"
 FRAMES = 'pandas.DataFrame(rows[:4], columns=["text", "label"])'
 
 
@@ -107,18 +131,21 @@ def test_the_snippet_runs_in_a_notebook(folder: Path, tmp_path: Path) -> None:
 
 def test_the_snippet_passes_mypy_strict(tmp_path: Path) -> None:
     code = textwrap.dedent(SNIPPET.format(data=LISTS)).replace("import pandas\n", "")
-    code += "reveal_type(model)\nreveal_type(scores)\nreveal_type(run.best)\nbs.pretrain('bert/tiny', shards, 'run', stps=3)\n"
+    code += "reveal_type(model)\nreveal_type(scores)\nreveal_type(run.best)\n"
+    code += "bs.pretrain('bert/tiny', shards, 'run', stps=3)\n"
     (tmp_path / "script.py").write_text(code)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "script.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     errors = [line for line in done.stdout.splitlines() if "error:" in line]
-    assert len(errors) == 1 and 'Unexpected keyword argument "stps"' in errors[0], done.stdout
+    assert ['Unexpected keyword argument "stps"' in error for error in errors] == [True], done.stdout
     for expected in ("predictor.Predictor", "evaluation.Evaluation", "pathlib.Path"):
         assert expected in done.stdout
 
 
 def test_importing_the_package_imports_neither_torch_nor_pyarrow() -> None:
-    check = "import sys, bertsmith; bertsmith.finetune; sys.exit(bool({'torch', 'pyarrow', 'numpy'} & set(sys.modules)))"
+    check = (
+        "import sys, bertsmith; bertsmith.finetune; sys.exit(bool({'torch', 'pyarrow', 'numpy'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
@@ -128,7 +155,10 @@ def dataset(rows: list[tuple[str, str]]) -> Any:
 
     class Dataset(list[Any]):
         column_names = ("text", "label")
-        features = {"text": SimpleNamespace(), "label": SimpleNamespace(names=names)}
+
+        def __init__(self, rows: Any) -> None:
+            super().__init__(rows)
+            self.features = {"text": SimpleNamespace(), "label": SimpleNamespace(names=names)}
 
     return Dataset({"text": text, "label": names.index(label)} for text, label in rows)
 

@@ -94,7 +94,6 @@ def train_tokenizer(
         read_options=ReadOptions(field=field),
         limit=limit,
         workers=workers,
-        overwrite=overwrite,
         quiet=quiet,
     )
 

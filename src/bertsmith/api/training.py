@@ -110,7 +110,8 @@ def finetune(
     Example:
         >>> import bertsmith as bs
         >>> rows = [("good iron", "positive"), ("bad iron", "negative")] * 20
-        >>> model = bs.finetune("run", "classification", train=rows, dev=rows[:2], output="reviews", epochs=1, quiet=True)
+        >>> examples = {"train": rows, "dev": rows[:2]}
+        >>> model = bs.finetune("run", "classification", **examples, output="reviews", epochs=1, quiet=True)
         >>> [one["label"] in ("positive", "negative") for one in model.predict(["good iron"])]
         [True]
         >>> sorted(model.run.scores)
@@ -140,13 +141,14 @@ def finetune(
 def _finetune_config(
     model: PathLike | Predictor, task: str, data: dict[str, Any], output: Path, settings: FinetuneSettings
 ) -> FinetuneConfig:
+    from bertsmith.config import update
     from bertsmith.training.recipe import find_task, make_finetune_config
 
     changes, options = _plain(settings), dict[str, Any](settings.get("task_settings", {}))
     changes.pop("task_settings", None)
     if isinstance(data["dev"], int | float):
         changes["dev_fraction"] = float(data.pop("dev"))
-    task_config = find_task(task, options)
+    task_config = update(find_task(task), options)
     given = {name: value for name, value in data.items() if value is not None}
     files = {name: save_examples(value, task_config, name, output / DATA) for name, value in given.items()}
     return make_finetune_config(task_config, model_folder(model), files, changes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from hashlib import blake2b
@@ -156,7 +156,9 @@ def prepare(
     unknown = check_unknown_words(loaded, first.texts)
     settings = {
         "files": {str(path): path.stat().st_size for path in corpus.files},
-        **({} if corpus.files else {"texts": blake2b("\0".join(first.texts).encode(errors="replace")).hexdigest()[:16]}),
+        **(
+            {} if corpus.files else {"texts": blake2b("\0".join(first.texts).encode(errors="replace")).hexdigest()[:16]}
+        ),
         "reading": _read_settings(corpus.options),
         "held_out": held_out,
         "unique": unique,

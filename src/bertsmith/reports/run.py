@@ -29,7 +29,9 @@ class Plot:
 
     def _repr_html_(self) -> str:
         page = escape(self.path.read_text(encoding="utf-8"))
-        return f'<iframe srcdoc="{page}" style="width: 100%; height: 640px; border: 0" sandbox="allow-scripts"></iframe>'
+        return (
+            f'<iframe srcdoc="{page}" style="width: 100%; height: 640px; border: 0" sandbox="allow-scripts"></iframe>'
+        )
 
 
 class Run(os.PathLike[str]):

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import ConfigError
-from bertsmith.suggestions import OtherNames
+from bertsmith.system.suggestions import OtherNames
 from bertsmith.training.forward_backward import ComputeConfig, Precision, check_precision
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import BatchSizes, BatchSizeWarmup, Schedule, TrainingPlan, Unfreeze
