@@ -22,29 +22,7 @@ import bertsmith as bs
 from bertsmith.api import settings
 from bertsmith.training.recipe import FinetuneConfig, Recipe
 
-WORDS = [
-    "the",
-    "smith",
-    "heats",
-    "iron",
-    "and",
-    "strikes",
-    "an",
-    "anvil",
-    "while",
-    "fire",
-    "burns",
-    "hot",
-    "cold",
-    "good",
-    "bad",
-    "film",
-    "fine",
-    "slow",
-    "it",
-    "is",
-    "about",
-]
+WORDS = "the smith heats iron and strikes an anvil while fire burns hot cold good bad film fine slow it is".split()  # noqa: SIM905
 SMALL = {"layers": 1, "width": 32, "heads": 2, "max_positions": 64}
 LABELS = {"good": "positive", "bad": "negative"}
 ROWS = [(f"a {word} film about {thing}", label) for word, label in LABELS.items() for thing in WORDS]

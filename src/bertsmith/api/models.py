@@ -109,7 +109,7 @@ def evaluate(
     settings = config.update(settings, changes)
     with _files(data, settings.task, split) as (files, split):
         files = evaluator.evaluation_files(run, files, split=split)
-        result = evaluate_with(settings, folder, files, split, device, quiet=quiet, metrics=metrics or {})
+        result = evaluate_with(settings, folder, files, split, device, quiet=quiet)
     if not result.scores:
         raise DataError(f"{split} has no labels: pass labelled examples, or use predict")
     if output is not None:

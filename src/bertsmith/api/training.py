@@ -62,8 +62,6 @@ def pretrain(
     from_file = not isinstance(recipe, Recipe) and str(recipe).endswith(FILES)
     chosen = with_overrides(named, _plain(settings), from_file=from_file)
     check_trackers(trackers)
-    if overwrite:
-        remove_run(output)
     training.pretrain(chosen, Path(data), Path(output), device=device, quiet=quiet, trackers=tuple(trackers))
     return Run(output)
 
@@ -124,8 +122,6 @@ def finetune(
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(trackers)
-    if overwrite:
-        remove_run(output)
     config = _finetune_config(model, task, {"train": train, "dev": dev, "data": data}, Path(output), settings)
     how: dict[str, Any] = {"device": device, "quiet": quiet, "trackers": tuple(trackers)}
     run = Path(output)

@@ -156,9 +156,7 @@ def prepare(
     unknown = check_unknown_words(loaded, first.texts)
     settings = {
         "files": {str(path): path.stat().st_size for path in corpus.files},
-        **(
-            {} if corpus.files else {"texts": blake2b("\0".join(first.texts).encode(errors="replace")).hexdigest()[:16]}
-        ),
+        **({} if corpus.files else {"texts": _digest(first.texts)}),
         "reading": _read_settings(corpus.options),
         "held_out": held_out,
         "unique": unique,
@@ -194,6 +192,10 @@ def prepare(
 
 def _loaded(tokenizer: str | Path | Tokenizer) -> Tokenizer:
     return tokenizer if isinstance(tokenizer, Tokenizer) else tokenizers.load(tokenizer)
+
+
+def _digest(texts: list[str]) -> str:
+    return blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _read_settings(options: ReadOptions) -> dict[str, Any]:

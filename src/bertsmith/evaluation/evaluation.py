@@ -52,6 +52,12 @@ class Evaluation:
     predictions: tuple[list[Example], list[Prediction]] = field(default=([], []), repr=False)
     submission: dict[str, bytes] = field(default_factory=dict, repr=False)  # the benchmark's files by name
 
+    def __getitem__(self, name: str) -> float:
+        """A score by its name, such as `accuracy`."""
+        if name not in self.scores:
+            raise KeyError(f"{name!r} is not a score of {self.task}: {', '.join(self.scores)}")
+        return self.scores[name]
+
     def to_dict(self) -> dict[str, Any]:
         """JSON values of everything but the single predictions."""
         values = asdict(replace(self, cases=(), predictions=([], []), submission={}))
