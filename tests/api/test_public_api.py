@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-import random
 import subprocess
 import sys
 import textwrap
@@ -20,6 +19,7 @@ import pytest
 
 import bertsmith as bs
 from bertsmith.api import settings
+from bertsmith.data.sample_text import python_documentation
 from bertsmith.training.recipe import FinetuneConfig, Recipe
 
 WORDS = "the smith heats iron and strikes an anvil while fire burns hot cold good bad film fine slow it is".split()  # noqa: SIM905
@@ -34,7 +34,7 @@ import bertsmith as bs
 rows = [("A fine film.", "positive"), ("A slow film.", "negative")] * 20
 test_rows = {data}
 
-tokenizer = bs.train_tokenizer(["corpus/"], "tokenizer", vocab_size=300)
+tokenizer = bs.train_tokenizer(["corpus/"], "tokenizer", vocab_size=500)
 shards    = bs.prepare(["corpus/"], "shards", tokenizer=tokenizer)           # paths, or any iterable of texts
 run       = bs.pretrain("bert/tiny", shards, "run", steps=4, encoder={{"layers": 1, "width": 32}}, batch_size=8)
 model     = bs.finetune(run.best, "classification", train=rows, dev=0.5, output="reviews", epochs=1)
@@ -50,8 +50,8 @@ FRAMES = 'pandas.DataFrame(rows[:4], columns=["text", "label"])'
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with corpus/, tokenizer/, shards/ and the pre-trained run/."""
-    base, rng = tmp_path_factory.mktemp("api"), random.Random(0)
-    texts = [" ".join(" ".join(rng.choices(WORDS, k=7)) + "." for _ in range(6)) for _ in range(120)]
+    base = tmp_path_factory.mktemp("api")
+    texts = [document.text for document in python_documentation(limit=60_000)]
     (base / "corpus").mkdir()
     (base / "corpus" / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
     return base

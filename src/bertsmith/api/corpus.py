@@ -72,9 +72,9 @@ def train_tokenizer(
 
     Example:
         >>> import bertsmith as bs
-        >>> tokenizer = bs.train_tokenizer(["corpus/"], "tokenizer", vocab_size=100)
+        >>> tokenizer = bs.train_tokenizer(["corpus/"], "tokenizer", vocab_size=500)
         >>> tokenizer.vocab_size
-        100
+        500
         >>> tokenizer.encode("the heat").ids.tolist() == bs.load_tokenizer("tokenizer").encode("the heat").ids.tolist()
         True
     """
