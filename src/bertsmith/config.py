@@ -283,6 +283,8 @@ def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
     if hint is Path:
         _expect(isinstance(value, str | Path), where, value, "a path")
         return Path(value)
+    if hint is str and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)  # a column or a folder with a number as its name, which TOML reads as a number
     _expect(isinstance(value, hint), where, value, _type_name(hint))
     return value
 

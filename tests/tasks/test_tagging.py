@@ -89,7 +89,7 @@ def test_a_train_file_without_entities_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path / "train.conll", "Ada O\n")
     with pytest.raises(ValueError, match="no entity can be learned"):
         task(path).examples("train")
-    with pytest.raises(ValueError, match=r"nothing\.conll cannot be read"):
+    with pytest.raises(ValueError, match=r"nothing\.conll does not exist"):
         task(tmp_path / "nothing.conll").examples("train")
 
 
@@ -175,8 +175,8 @@ def test_texts_and_entities_by_character(tmp_path: Path) -> None:
         ({"text": "Ada met", "entities": [[3, 4, "PER"]]}, "entity 1 is only white space"),
         ({"text": "Ada met", "entities": [{"start": 0, "end": 3, "label": "PER", "text": "Bob"}]}, "is 'Bob', but"),
         ({"text": "Ada met", "entities": [[0, 3, "PER"], [0, 7, "PER"]]}, "PER 'Ada' and PER 'Ada met' overlap"),
-        ({"text": "Ada-based", "entities": [[0, 3, "PER"]]}, "ends inside 'Ada-based': set unit=part"),
-        ({"text": "대장장이는", "entities": [[0, 4, "PER"]]}, "ends inside '대장장이는': set unit=character"),
+        ({"text": "Ada-based", "entities": [[0, 3, "PER"]]}, "ends inside 'Ada-based': set task.unit=part"),
+        ({"text": "대장장이는", "entities": [[0, 4, "PER"]]}, "ends inside '대장장이는': set task.unit=character"),
         ({"text": "Ada", "entities": ["PER"]}, "entity 1 is PER: expected"),
         ({"text": "Ada", "entities": {"start": 0}}, "must be a list of entities"),
         ({"text": "Ada", "entities": None}, ":1: no tags"),

@@ -17,7 +17,14 @@ import typer
 from bertsmith import __version__
 from bertsmith.cli import data, doctor, evaluation, inference, models, recipes, runs, serve, studies, training
 from bertsmith.cli.options import Output, Quiet, is_first_rank
-from bertsmith.errors import BertsmithError, FolderWarning, PeerLostError, StoppedError, UnknownWordsWarning
+from bertsmith.errors import (
+    BertsmithError,
+    DataWarning,
+    FolderWarning,
+    PeerLostError,
+    StoppedError,
+    UnknownWordsWarning,
+)
 
 app = typer.Typer(
     name="bertsmith",
@@ -103,11 +110,12 @@ def main() -> NoReturn:
 
 
 def _show_warning(usual: Any, message: Any, category: type[Warning], *place: Any) -> None:
-    """A choice about a model folder, or a text with unknown words, is one line on stderr."""
-    if not issubclass(category, FolderWarning | UnknownWordsWarning):
+    """A choice about a model folder or a data file, or a text with unknown words, is one line on stderr."""
+    if not issubclass(category, FolderWarning | DataWarning | UnknownWordsWarning):
         usual(message, category, *place)
     elif is_first_rank():
-        print(f"bertsmith: {'note' if issubclass(category, FolderWarning) else 'warning'}: {message}", file=sys.stderr)
+        kind = "warning" if issubclass(category, UnknownWordsWarning) else "note"
+        print(f"bertsmith: {kind}: {message}", file=sys.stderr)
 
 
 _received: list[int] = []  # signals that arrived while an error was being reported

@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import bertsmith.evaluation.tables as tables
-from bertsmith.errors import DataError
-from bertsmith.evaluation.evaluator import EvaluationConfig, finetune_config_of, make_evaluation_config, open_evaluator
+from bertsmith.evaluation.evaluator import (
+    EvaluationConfig,
+    finetune_config_of,
+    make_evaluation_config,
+    open_evaluator,
+    split_examples,
+)
 from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tasks.task import Case, Example, Prediction, Task
 from bertsmith.training.finetune_data import check_examples
-from bertsmith.training.recipe import task_name
+from bertsmith.training.recipe import FinetuneConfig, task_name
 
 NOT_IN_JSON = ("cases", "predictions", "submission")
 NOT_IN_ERRORS = ("example", "correct", "calibrated", "reported")
@@ -102,16 +107,13 @@ def evaluate_with(
     device: str,
     *,
     quiet: bool,
+    run: FinetuneConfig | None = None,
     **opening: Any,
 ) -> Evaluation:
-    """`evaluate` with an `EvaluationConfig`; `opening`: keywords of `open_model`."""
+    """`evaluate` with an `EvaluationConfig`; `run`: as for `split_examples`; `opening`: keywords of `open_model`."""
     evaluator = open_evaluator(settings, model, files, device=device, **opening)
     task = evaluator.task
-    if not task.has_split(split):
-        raise DataError(f"{task.name} has no {split} file: pass --data DIR, or --file FILE with --split {split}")
-    examples = task.examples(split)
-    if not examples:
-        raise DataError(f"{task.name}: {split} has no examples")
+    examples = split_examples(task, split, run)
     began = time.perf_counter()
     chunks = list(evaluator.predict(examples, title="evaluate", quiet=quiet))
     seconds = time.perf_counter() - began

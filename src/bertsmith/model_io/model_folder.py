@@ -199,9 +199,9 @@ def check_target(final: Path, *, replace: bool) -> None:
     """Raises where a model folder cannot be written."""
     if not final.exists() or (final.is_dir() and not os.listdir(final)):
         return
-    if not final.is_dir() or not replace:
+    if not replace:
         raise BertsmithError(f"{final} exists: choose another folder or replace it")
-    if not exists(final, CONFIG):
+    if not final.is_dir() or not exists(final, CONFIG) or not (exists(final, WEIGHTS) or exists(final, INDEX)):
         raise BertsmithError(f"{final} is not a model folder and is not replaced: choose another folder")
 
 

@@ -26,7 +26,9 @@ class Config(TableConfig):
 
     def __post_init__(self) -> None:
         if self.text and (self.first or self.second):
-            raise ConfigError(f"text={self.text} is for one text, first= and second= are for two: set one or the other")
+            raise ConfigError(
+                f"task.text={self.text} is for one text, task.first and task.second are for two: set one or the other"
+            )
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> RegressionTask:
         """See `TaskConfig.build`; regression has no labels."""

@@ -50,7 +50,7 @@ class TaggingConfig:
 
     def __post_init__(self) -> None:
         if self.overlap < 0:
-            raise ConfigError(f"overlap={self.overlap} must be 0 or more tokens")
+            raise ConfigError(f"task.overlap={self.overlap} must be 0 or more tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def in_iob2(sentences: Sequence[Sentence], given: FileScheme) -> tuple[list[Sent
     else:
         scheme = given
         for fault in _faults(tagged, scheme):
-            raise DataError(f"{fault}, so the file is not {scheme}: correct it, or set scheme=lenient")
+            raise DataError(f"{fault}, so the file is not {scheme}: correct it, or set task.scheme=lenient")
     converted = [
         one if one.gold is None else replace(one, gold=tuple(convert_tags(one.gold, to="IOB2")), scheme=scheme)
         for one in sentences
@@ -140,7 +140,7 @@ def _detected(sentences: Sequence[Sentence], candidates: Sequence[Scheme]) -> Sc
         if fault is None:
             return scheme
         reasons.append(f"not {scheme}: {fault}")
-    raise DataError(f"the tags follow no scheme ({'; '.join(reasons)}): correct them, or set scheme=lenient")
+    raise DataError(f"the tags follow no scheme ({'; '.join(reasons)}): correct them, or set task.scheme=lenient")
 
 
 def _faults(sentences: Sequence[Sentence], scheme: Scheme) -> Iterator[str]:

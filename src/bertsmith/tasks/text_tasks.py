@@ -170,9 +170,13 @@ class ClassificationTask(TextTask, LabelTask):
     def _check_settings(self) -> None:
         if self._positive and self._positive not in self._labels:
             near = did_you_mean(self._positive, self._labels)
-            raise ConfigError(f"positive={self._positive} is not one of the labels ({join_names(self._labels)}){near}")
+            raise ConfigError(
+                f"task.positive={self._positive} is not one of the labels ({join_names(self._labels)}){near}"
+            )
         if self.main_metric == "f1" and not self.positive:
-            raise ConfigError(f"main_metric=f1 needs one of the {len(self._labels)} labels: set positive=LABEL")
+            raise ConfigError(
+                f"task.main_metric=f1 needs one of the {len(self._labels)} labels: set task.positive=LABEL"
+            )
 
 
 class MultiLabelTask(ClassificationTask):
@@ -318,6 +322,6 @@ def _train_labels(name: str, examples: Sequence[Example]) -> tuple[str, ...]:
     if len(examples) > _FEW_ROWS and 2 * len(labels) > len(examples):
         raise DataError(
             f"{where}: {len(labels):,} different labels in {len(examples):,} rows, such as {join_names(labels, 3)}: "
-            "set label=COLUMN to another column, or use the task regression for numbers"
+            "set task.label=COLUMN to another column, or use the task regression for numbers"
         )
     return labels

@@ -63,7 +63,7 @@ class TokenClassificationTask(LabelTask):
         if split != "test":
             gold_values(sentences, f"no tags, but every sentence of {split} needs them")
         if self.config.context == "document" and not any(sentence.document for sentence in sentences):
-            raise DataError(f"{path} marks no documents: set context=sentence")
+            raise DataError(f"{path} marks no documents: set task.context=sentence")
         sentences, scheme = tagged_text.in_iob2(sentences, self.config.scheme)
         if scheme:
             self.detected[f"{split}: scheme"] = scheme

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -57,7 +57,7 @@ SIMILAR = {
     "fp16": _is("the 16-bit format is bfloat16", "precision=bf16"),
     "bf16": _is("this is the precision", "precision=bf16"),
     "device": _is("the device is an option", "--device {}"),
-    "freeze": _is("to train only the top layer groups", "unfreeze=[{{after=0, groups=1}}]"),
+    "freeze": _is("to train only the top layer groups", "'unfreeze=[{{after=0, groups=1}}]'"),
 }
 SHAPE = {
     "num_layers": "layers",
@@ -154,18 +154,42 @@ class Recipe:
         return (json.dumps(config.to_dict(self), indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def with_overrides(recipe: Recipe, changes: Changes, *, from_file: bool = False) -> Recipe:
+def with_overrides(
+    recipe: Recipe,
+    changes: Changes,
+    *,
+    from_file: bool = False,
+    rows_per_epoch: Callable[[Recipe], int] | None = None,
+) -> Recipe:
     """The recipe with dotted overrides such as `encoder.layers=4`, or with settings by name.
 
     With `start=FOLDER` among them the encoder has the folder's shape; a recipe `from_file` keeps its own.
+    `rows_per_epoch`: of the data if they are known, so that the error for `epochs` can name the steps.
     """
-    words = [] if isinstance(changes, Mapping) else list(changes)
-    starts = [str(config.parse_value(word.removeprefix("start="))) for word in words if word.startswith("start=")]
-    start = str(changes.get("start", "")) if isinstance(changes, Mapping) else "".join(starts[-1:])
+    if isinstance(changes, Mapping):
+        given = dict(changes)
+        others: Changes = {name: value for name, value in changes.items() if name not in EPOCHS}
+    else:
+        changes = list(changes)
+        pairs = [change.partition("=")[::2] for change in changes]
+        given = {name: config.parse_value(value) for name, value in pairs}
+        others = [change for change in changes if change.partition("=")[0] not in EPOCHS]
+    epochs = next((name for name in EPOCHS if isinstance(given.get(name), int | float)), None)
+    if epochs and rows_per_epoch:
+        recipe = with_overrides(recipe, others, from_file=from_file)
+        raise _epochs_error(recipe, f"{epochs}={given[epochs]:g}", given[epochs], rows_per_epoch(recipe))
+    start = str(given.get("start", ""))
     shape = shape_overrides(recipe.encoder, start) if start and not from_file and Path(start).is_dir() else []
     if isinstance(changes, Mapping):
         return config.update(recipe, changes, first=shape)
-    return config.override(recipe, [*shape, *words])
+    return config.override(recipe, [*shape, *changes])
+
+
+def _epochs_error(recipe: Recipe, given: str, epochs: float, rows: int) -> ConfigError:
+    steps = max(1, math.ceil(epochs * rows / recipe.batch_size))
+    length = f"minutes=0 steps={steps}" if recipe.minutes else f"steps={steps}"
+    epoch = f"{rows:,} rows of {recipe.max_length} tokens an epoch, {recipe.batch_size} a step"
+    return ConfigError(f"{given}: the length of a pre-training run is its steps: write {length} ({epoch})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +199,7 @@ class FinetuneConfig:
     other_names: ClassVar[OtherNames] = FINETUNING_NAMES
     task: Annotated[Any, Registry(TASKS)]  # the task and its settings
     model: str  # model folder whose encoder is fine-tuned
-    tokenizer: str = ""  # folder of its tokenizer; empty: the model folder
+    tokenizer: str = ""  # folder of the tokenizer; empty: the model folder
     files: dict[str, str] = field(default_factory=dict)  # of the task, by split, or its folder under data
     head: dict[str, Any] = field(default_factory=dict)  # settings of the objective that the task leaves open
     dropout: float | None = None  # in the whole encoder; absent: as in the model folder
@@ -252,10 +276,29 @@ def find_task(name: str) -> Any:
 def make_finetune_config(
     task: Any, model: str | Path, files: Mapping[str, str | Path], changes: Changes
 ) -> FinetuneConfig:
-    """The settings of a run; `task`: its name or its config. Those of the task and the head are `task.…`, `head.…`."""
-    settings = FinetuneConfig(
-        task=find_task(task) if isinstance(task, str) else task,
-        model=str(model),
-        files={name: str(path) for name, path in files.items()},
-    )
+    """The settings of a run; `task`: its name, its config, or the path of a fine-tuning recipe.
+
+    Settings of the task and of the head are `task.…` and `head.…`. The files given replace those of a recipe.
+    """
+    paths = {name: str(path) for name, path in files.items()}
+    if isinstance(task, str) and task.endswith(FILES):
+        settings = read_finetune_config(Path(task), str(model))
+        kept = {} if "data" in settings.files.keys() | paths.keys() and paths else settings.files
+        settings = replace(settings, files={**kept, **paths})
+    else:
+        task = find_task(task) if isinstance(task, str) else task
+        settings = FinetuneConfig(task=task, model=str(model), files=paths)
     return config.update(settings, changes) if isinstance(changes, Mapping) else config.override(settings, changes)
+
+
+def read_finetune_config(path: Path, model: str) -> FinetuneConfig:
+    """A fine-tuning recipe: a TOML file of `bertsmith init --task`, or the recipe.json of a run."""
+
+    def complete(data: Any) -> Any:
+        if isinstance(data, dict) and "encoder" in data and "task" not in data:
+            raise ConfigError(
+                f"{path} is a pre-training recipe: write one for fine-tuning with bertsmith init --task TASK"
+            )
+        return data | {"model": model}
+
+    return config.read_file(FinetuneConfig, path, complete=complete)
