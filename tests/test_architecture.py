@@ -118,7 +118,8 @@ def test_sizes_of_files_and_functions() -> None:
                 continue
             parameters = len(node.args.args) + len(node.args.kwonlyargs)
             kernel = any("triton.jit" in ast.unparse(decorator) for decorator in node.decorator_list)
-            if (node.end_lineno or 0) - node.lineno >= MAX_FUNCTION_LINES:
+            explained = len((ast.get_docstring(node) or "").splitlines())
+            if (node.end_lineno or 0) - node.lineno - explained >= MAX_FUNCTION_LINES:
                 wrong.append(f"{name}: {node.name} is too long")
             if parameters > MAX_PARAMETERS and not kernel:
                 wrong.append(f"{name}: {node.name} has {parameters} parameters")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from bertsmith.api.settings import PathLike
 from bertsmith.api.training import Examples, model_folder, save_examples
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from bertsmith.evaluation.evaluation import Evaluation
     from bertsmith.inference.predictor import Predictor
     from bertsmith.reports.run import Run
+    from bertsmith.tasks.task import Case, Example
 
+T = TypeVar("T", "Case", "Example")
 TASKS = {  # by the pipeline of a head
     "text-classification": "classification",
     "multi-label-classification": "multi_label",
@@ -110,11 +113,24 @@ def evaluate(
     with _files(data, settings.task, split) as (files, split):
         files = evaluator.evaluation_files(run, files, split=split)
         result = evaluate_with(settings, folder, files, split, device, quiet=quiet)
+        if not (data is None or isinstance(data, str | os.PathLike)):
+            result = _with_row_numbers(result)
     if not result.scores:
         raise DataError(f"{split} has no labels: pass labelled examples, or use predict")
     if output is not None:
         write_evaluation(result, Path(output))
     return result
+
+
+def _with_row_numbers(result: Evaluation) -> Evaluation:
+    """The evaluation of rows in memory, whose sources are rows instead of lines of a file."""
+
+    def renamed(items: Iterable[T]) -> list[T]:
+        return [replace(item, source=f"row {item.source.rpartition(':')[2]}") for item in items]
+
+    examples, predictions = result.predictions
+    cases, errors = tuple(renamed(result.cases)), tuple(renamed(result.errors))
+    return replace(result, cases=cases, errors=errors, predictions=(renamed(examples), predictions))
 
 
 @contextmanager

@@ -234,7 +234,7 @@ def choose(
     from bertsmith.reports import terminal_predictions
 
     result = load(model, device=device, **opening).choose(check_text(question), choices)
-    opt.print_result(result, as_json, lambda: terminal_predictions.choices(choices, result))
+    opt.print_result(dict(result), as_json, lambda: terminal_predictions.choices(choices, result))
 
 
 @app.command()
