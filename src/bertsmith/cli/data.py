@@ -23,7 +23,7 @@ app.add_typer(tokenizer_app, name="tokenizer")
 def tokenizer_train(
     corpus: opt.Corpora,
     output: opt.Output,
-    kind: Annotated[str, typer.Option(help=KIND_HELP)] = "wordpiece",
+    kind: Annotated[str, typer.Option(help=KIND_HELP, autocompletion=opt.complete_kind)] = "wordpiece",
     vocab_size: Annotated[int, opt.at_least(1, "Vocabulary size, including special tokens.")] = 30522,
     cased: Annotated[bool, opt.option("--cased", "Keep case and accents.")] = False,
     settings: Annotated[

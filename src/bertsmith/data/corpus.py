@@ -134,6 +134,10 @@ def _files_of(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
+        if any(path.glob("train-*.shard")):
+            raise DataError(
+                f"{printable(path)} is a shard set, not text: it can be used as it is, or pass its text files"
+            )
         return _files_below(path)
     if path.exists():
         raise DataError(f"{printable(path)} is neither a file nor a folder")

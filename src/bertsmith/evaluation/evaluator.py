@@ -155,9 +155,11 @@ def open_evaluator(
         raise DataError(f"{missing}; its heads: {heads}: use a model fine-tuned for it")
     task: Task = settings.task.build(files=files, labels=_labels(loaded.objectives[head]) or ())
     task.objective = head
+    task.use_head_config(getattr(loaded.objectives[head], "config", None))
     positions = loaded.encoder.max_positions
     if settings.max_length > positions:
-        raise ConfigError(f"max_length={settings.max_length} exceeds the {positions} positions of {folder}")
+        found = f"max_length={settings.max_length} exceeds the {positions} positions of {folder}"
+        raise ConfigError(f"{found}: write max_length={positions}")
     max_length, device = settings.max_length or min(task.max_length, positions), choose_device(device)
     return Evaluator(folder, loaded.to(device), tokenizer, task, max_length, device, settings.bf16)
 

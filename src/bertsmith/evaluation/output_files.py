@@ -160,7 +160,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
         if name == "probabilities" and isinstance(value, Mapping):
             flat |= {f"probability {label}": share for label, share in value.items()}
         elif name == "value" and isinstance(value, tuple | list):
-            flat[name] = " ".join(map(str, value))
+            flat[name] = ("|" if "probabilities" in row else " ").join(map(str, value))  # labels may have spaces
         else:
             flat[name] = value
     return flat
