@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.suggestions import (
+from bertsmith.system.suggestions import (
     OtherNames,
     as_written,
     join_path,

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertsmith.suggestions import as_written
+from bertsmith.system.suggestions import as_written
 
 FILES = (".json", ".toml")  # of recipes
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import ConfigError
-from bertsmith.suggestions import OtherNames
+from bertsmith.system.suggestions import OtherNames
 from bertsmith.tasks.task import unknown_task
 from bertsmith.training.forward_backward import ComputeConfig, Precision, check_precision
 from bertsmith.training.optimizers import adamw
