@@ -1,7 +1,10 @@
-"""Progress of long work on standard error: a live bar on a terminal, plain lines elsewhere, nothing when quiet."""
+"""Progress of long work on standard error: one live line on a terminal and in a notebook, plain lines elsewhere,
+nothing when quiet.
+"""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from typing import Self, TextIO
@@ -17,7 +20,8 @@ class Progress:
     def __init__(self, title: str, *, total: int, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.title, self.total, self.quiet = title, total, quiet
         self.stream = stream or sys.stderr
-        self.live = not quiet and self.stream.isatty()
+        self.erase = "" if quiet else erase_line(self.stream)
+        self.live = bool(self.erase)
         self.start = self.last = time.monotonic()
         self.base = 0  # done by an earlier run: excluded from the speed
 
@@ -26,7 +30,7 @@ class Progress:
 
     def __exit__(self, *exception: object) -> None:
         if self.live:
-            self.stream.write("\r\x1b[2K")
+            self.stream.write(self.erase)
             self.stream.flush()
 
     def resume_from(self, done: int) -> None:
@@ -41,7 +45,7 @@ class Progress:
             return
         self.last = now
         line = self.line(done, now - self.start, counts)
-        self.stream.write(f"\r\x1b[2K{line}" if self.live else f"{line}\n")
+        self.stream.write(f"{self.erase}{line}" if self.live else f"{line}\n")
         self.stream.flush()
 
     def line(self, done: int, seconds: float, counts: dict[str, int]) -> str:
@@ -54,6 +58,19 @@ class Progress:
         bar = "━" * full + "╌" * (BAR_WIDTH - full) + " " if self.live else ""
         speed_and_time = [f"{speed / 1e6:.1f} MB/s", f"{format_duration(left)} left"]
         return " · ".join([f"{self.title} {bar}{fraction:4.0%}", *shown, *speed_and_time])
+
+
+def erase_line(stream: TextIO) -> str:
+    """What erases the last line of a terminal or of a notebook's output; "" for other streams, which keep all lines."""
+    if stream.isatty():
+        return "\r\x1b[2K"
+    # notebooks support carriage returns; escape codes would stay in the saved output
+    return f"\r{' ' * (shutil.get_terminal_size().columns - 1)}\r" if is_notebook(stream) else ""
+
+
+def is_notebook(stream: TextIO) -> bool:
+    """Whether a stream is the output of a notebook's cell."""
+    return any(kind.__module__.partition(".")[0] == "ipykernel" for kind in type(stream).__mro__)
 
 
 def format_duration(seconds: float) -> str:

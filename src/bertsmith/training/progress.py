@@ -1,4 +1,6 @@
-"""Progress of a run on standard error: one live line on a terminal, with a chart on request; plain lines elsewhere."""
+"""Progress of a run on standard error: one live line on a terminal, with a chart on request, and in a notebook; plain
+lines elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import TextIO
 import torch
 
 from bertsmith.reports import text_charts
-from bertsmith.system.progress import format_duration
+from bertsmith.system.progress import erase_line, format_duration, is_notebook
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
 
@@ -58,8 +60,9 @@ class ProgressDisplay:
         """`flops` of one token, forward and backward, and `peak` FLOP/s of all devices give the MFU."""
         self.trainer, self.quiet, self.flops, self.peak = trainer, quiet, flops, peak
         self.stream = stream or sys.stderr
-        self.live = not quiet and self.stream.isatty()
-        self.chart = chart and self.live
+        self.erase = "" if quiet else erase_line(self.stream)
+        self.live = bool(self.erase)
+        self.chart = chart and self.live and not is_notebook(self.stream)
         self.began, self.from_step = time.monotonic(), trainer.steps_done
         self.from_progress = self._progress(trainer.steps_done)
         self.throughput = Throughput()
@@ -129,8 +132,7 @@ class ProgressDisplay:
     def close(self) -> None:
         """Removes the live lines."""
         if self._lines:
-            up = f"\x1b[{self._lines - 1}A" if self._lines > 1 else ""
-            self.stream.write(f"\r{up}\x1b[J")
+            self.stream.write(f"\r\x1b[{self._lines - 1}A\x1b[J" if self._lines > 1 else self.erase)
             self.stream.flush()
         self._lines = 0
 
