@@ -14,8 +14,9 @@ from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
 Tuned = Annotated[Path, typer.Argument(metavar="MODEL", help="Fine-tuned model folder, or its run folder.")]
+TASK_HELP = "Task, e.g. glue/cola; default: the task of the run."
 TaskName = Annotated[
-    str, typer.Option("--task", "-t", metavar="TASK", help="Task, e.g. glue/cola; default: the task of the run.")
+    str, typer.Option("--task", "-t", metavar="TASK", help=TASK_HELP, autocompletion=opt.complete_task)
 ]
 Settings = Annotated[list[str] | None, opt.overrides("max_length=256 task.text=review")]
 ENCODING_HELP = "Character encoding of the files, e.g. cp949; the setting task.encoding."
@@ -31,7 +32,7 @@ def evaluate(
     data: opt.TaskData = None,
     dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
     file: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples of the split.")] = None,
-    split: Annotated[str, typer.Option(help="train, dev or test.")] = "dev",
+    split: Annotated[str, typer.Option(help="train, dev or test.", autocompletion=opt.complete_split)] = "dev",
     encoding: Encoding = None,
     output: Annotated[Path | None, opt.output("DIR", "Folder for scores, HTML page and submission files.")] = None,
     device: opt.Device = "auto",

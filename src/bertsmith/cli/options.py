@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
+from glob import escape, glob
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bertsmith.suggestions import as_written
+from bertsmith.system.suggestions import as_written
+
+FILES = (".json", ".toml")  # of recipes
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Shell completion of recipes: their names, read from the source since importing it takes seconds, and files."""
+    names = []
+    for path in sorted((Path(__file__).parents[1] / "recipes").glob("[!_]*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and "RECIPES" in ast.unparse(node)[:7]:
+                names += [f"{path.stem}/{ast.literal_eval(key)}" for key in node.value.keys if key]
+    return _matching(incomplete, names, files=True)
+
+
+def complete_task(incomplete: str) -> list[str]:
+    from bertsmith.tasks.task import task_names
+
+    return _matching(incomplete, task_names(), files=True)
+
+
+def complete_kind(incomplete: str) -> list[str]:
+    """Kinds of tokenizers."""
+    from bertsmith import config
+
+    return _matching(incomplete, config.kinds("bertsmith.tokenizers"))
+
+
+def complete_split(incomplete: str) -> list[str]:
+    return _matching(incomplete, ["train", "dev", "test"])
+
+
+def complete_device(incomplete: str) -> list[str]:
+    return _matching(incomplete, ["auto", "cpu", "cuda", "mps"])
+
+
+def _matching(incomplete: str, names: Sequence[str], *, files: bool = False) -> list[str]:
+    """The names that begin so; with `files` also folders, and files of recipes."""
+    paths = [Path(path) for path in sorted(glob(f"{escape(incomplete)}*"))] if files else []
+    found = [f"{path}/" if path.is_dir() else str(path) for path in paths if path.is_dir() or path.suffix in FILES]
+    return [name for name in names if name.startswith(incomplete)] + found
 
 
 def option(name: str, help: str, metavar: str | None = None) -> Any:
@@ -47,15 +89,15 @@ ModelFolder = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Model folder of bertsmith or transformers, or a run folder.")
 ]
 RECIPE_HELP = "A name such as bert/base, or the path of a recipe.json or .toml file."
-RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help=RECIPE_HELP)]
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help=RECIPE_HELP, autocompletion=complete_recipe)]
 Overrides = Annotated[list[str] | None, overrides("encoder.layers=4 steps=1000")]
-TASK_HELP = "Task, e.g. glue/cola, squad/1.1, classification, tagging."
-TaskName = Annotated[str, typer.Option("--task", "-t", metavar="TASK", help=TASK_HELP)]
+TASK_HELP = "Task, e.g. glue/cola, squad/1.1, classification, tagging; or a recipe of `init --task`, or a recipe.json."
+TaskName = Annotated[str, typer.Option("--task", "-t", metavar="TASK", help=TASK_HELP, autocompletion=complete_task)]
 Data = Annotated[Path, typer.Option("--data", "-d", metavar="DIR", help="Shards written by `bertsmith prepare`.")]
 TaskData = Annotated[Path | None, option("--data", "Folder of the benchmark, instead of single files.", "DIR")]
 Seeds = Annotated[int, at_least(1, "Runs per learning rate, each with another seed.")]
 Jobs = Annotated[int, at_least(1, "Runs in parallel, on a GPU with enough memory.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.", autocompletion=complete_device)]
 Json = Annotated[bool, option("--json", "Print the result as one JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 

@@ -12,13 +12,19 @@ import bertsmith.cli.options as opt
 from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
+NEW_TASK_HELP = "Write a fine-tuning recipe for this task, e.g. classification."
 
 
 @app.command()
 def init(
-    recipe: Annotated[str | None, typer.Argument(metavar="[RECIPE]", help=opt.RECIPE_HELP)] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="[RECIPE]", help=opt.RECIPE_HELP, autocompletion=opt.complete_recipe)
+    ] = None,
     overrides: opt.Overrides = None,
-    task: Annotated[str, opt.option("--task", "Write a fine-tuning recipe for this task.", "TASK")] = "",
+    task: Annotated[
+        str,
+        typer.Option("--task", "-t", metavar="TASK", help=NEW_TASK_HELP, autocompletion=opt.complete_task),
+    ] = "",
     output: Annotated[Path | None, opt.output("FILE", "TOML file to write; default: print it.")] = None,
     force: Annotated[bool, opt.option("--force", "Replace an existing file.")] = False,
     as_json: opt.Json = False,

@@ -113,6 +113,8 @@ class Corpus:
 
 def empty_corpus_error(corpus: Corpus) -> DataError:
     """The error of a caller that received no document: a corpus is known to be empty only after reading it."""
+    if not corpus.files:
+        return DataError("no text in the data: every document is empty")
     names = ", ".join(map(printable, corpus.files[:3])) + (" …" if len(corpus.files) > 3 else "")
     return DataError(f"no text in {names} ({len(corpus.files)} files, {corpus.bytes_total:,} bytes)")
 

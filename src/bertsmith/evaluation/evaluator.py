@@ -18,9 +18,9 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.model_io.run_folder import RECIPE, find_model_folder
 from bertsmith.objectives.objective import objective_class
-from bertsmith.suggestions import OtherNames
 from bertsmith.system.devices import choose_device
 from bertsmith.system.progress import Progress
+from bertsmith.system.suggestions import OtherNames
 from bertsmith.tasks.task import SPLITS, Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetune_data import dev_examples, predict_logits, train_and_dev

@@ -40,6 +40,8 @@ Labelled = Sequence[tuple[str, list[str]]]  # label and choices of each labelled
 class Config(TableConfig):
     """Settings of multiple choice; empty columns are detected."""
 
+    tuple_columns = (("question", "choices", "label"), ("question", "choices"))
+
     question: str = ""  # column of the question
     choices: tuple[str, ...] = ()  # columns of the choices, or the one column with a list of them
     label: str = ""  # column of the label

@@ -40,5 +40,6 @@ class Config(LabelConfig):
 
     task: ClassVar[str] = "classification"
     texts: ClassVar[ColumnHints] = ONE_TEXT
+    tuple_columns = (("text", "label"), ("text",))
 
     text: str = ""  # column of the text; detected if empty

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from bertsmith.config import did_you_mean
 from bertsmith.data.text_files import printable
@@ -138,6 +138,8 @@ TEXT_ROLES = ("text", "first", "second")  # in the order of `Example.texts`
 @dataclass(frozen=True, kw_only=True)
 class TableConfig:
     """How user files are read."""
+
+    tuple_columns: ClassVar[tuple[tuple[str, ...], ...]] = ()  # columns of rows in memory that are tuples, by length
 
     header: bool | None = None  # whether line 1 of csv, tsv and txt names the columns, else column1, …; None: detected
     quoted: bool | None = None  # whether quotes enclose cells; by default in csv but not in tsv

@@ -29,6 +29,8 @@ TEXTS: ColumnHints = (("question", "context"), ())
 class Config(QAConfig, TableConfig):
     """Settings of question answering over user files; empty columns are detected."""
 
+    tuple_columns = (("question", "context", "answer"), ("question", "context"))
+
     question: str = ""  # column of the question
     context: str = ""  # column of the passage
     answer: str = ""  # column of the answer: a text, a list of texts, or SQuAD's object with text and answer_start

@@ -16,6 +16,8 @@ from bertsmith.tasks.text_tasks import RegressionTask
 class Config(TableConfig):
     """Settings of regression; empty columns are detected, and whether there are one or two texts."""
 
+    tuple_columns = (("text", "label"), ("first", "second", "label"), ("text",))
+
     text: str = ""  # column of the text, if there is one
     first: str = ""  # column of the first text, if there are two
     second: str = ""  # column of the second text, if there are two

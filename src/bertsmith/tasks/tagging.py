@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bertsmith.data.text_files import printable
 from bertsmith.errors import ConfigError, DataError
@@ -32,6 +32,8 @@ TYPE_KEYS = ("label", "kind", "type", "entity", "entity_group", "tag")
 @dataclass(frozen=True, kw_only=True)
 class Config(TaggingConfig):
     """Settings of token classification over user files; empty columns are detected."""
+
+    tuple_columns: ClassVar[tuple[tuple[str, ...], ...]] = (("tokens", "tags"), ("tokens",))
 
     words: str = ""  # column of the words: a name, or a number in column files, where the default is the first
     tags: str = ""  # column of the tags: a name, or a number in column files, where the default is the last

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import ConfigError
-from bertsmith.suggestions import OtherNames
+from bertsmith.system.suggestions import OtherNames
 from bertsmith.tasks.task import unknown_task
 from bertsmith.training.forward_backward import ComputeConfig, Precision, check_precision
 from bertsmith.training.optimizers import adamw
@@ -124,7 +124,7 @@ class Recipe:
         if self.max_length > self.encoder.max_positions:
             raise ConfigError(
                 f"max_length={self.max_length} exceeds encoder.max_positions={self.encoder.max_positions}: "
-                "lower max_length or raise encoder.max_positions"
+                f"write max_length={self.encoder.max_positions} or encoder.max_positions={self.max_length}"
             )
         if self.save_every < 1 or self.eval_rows < 1:
             raise ConfigError("save_every and eval_rows must be at least 1")
