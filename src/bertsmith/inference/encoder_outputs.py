@@ -82,6 +82,10 @@ class Attention:
             "truncated": self.truncated,
         }
 
+    def __repr__(self) -> str:
+        layers, heads, length, _ = self.weights.shape
+        return f"Attention({layers} layers, {heads} heads, {length} tokens: {' '.join(self.tokens):.60})"
+
     def _repr_html_(self) -> str:
         """A heat map of the mean over layers and heads; colours follow the square root, as on the server's page."""
         layers, heads, length, _ = self.weights.shape

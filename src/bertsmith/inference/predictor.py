@@ -27,7 +27,7 @@ from bertsmith.inference.encoder_outputs import (
     normalized,
 )
 from bertsmith.inference.fill_mask import FillMaskPipeline
-from bertsmith.inference.forward import CHECKED_TEXTS, Backend, LocalBackend, ModelInput, Query
+from bertsmith.inference.forward import CHECKED_TEXTS, Backend, ClosedBackend, LocalBackend, ModelInput
 from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines, as_list, string_list
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.inference.predictions import Predictions, Ranked
@@ -371,13 +371,6 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
             if not 0 <= number < size:
                 raise BertsmithError(f"token id {number} is outside the vocabulary of {size} tokens")
         return Encoded(np.array(ids, np.int32), np.zeros((count, 2), np.int32), np.arange(count, dtype=np.int32))
-
-
-class ClosedBackend:
-    """The backend of a closed predictor."""
-
-    def run(self, query: Query | None = None, inputs: Sequence[ModelInput] = ()) -> list[Any]:
-        raise BertsmithError("this predictor is closed: load the model again")
 
 
 def _texts_or_ids(texts: Any) -> list[Any]:
