@@ -139,6 +139,10 @@ def test_a_run_without_dev_examples_says_what_to_pass(base: Path, tmp_path: Path
     assert done.returncode == 65
     assert "this run has no dev examples: pass --dev FILE, or --data DIR, or another --split" in done.stderr
     assert call("evaluate", run, "--dev", base / "classification" / "dev.jsonl", "--device", "cpu").returncode == 0
+    moved = copied_run(base, tmp_path / "moved", files={"dev": "dev.csv"})
+    assert (
+        "dev.csv, the dev data of the run, does not exist here: pass --dev FILE, or" in call("evaluate", moved).stderr
+    )
     refused = call("evaluate", run, "dev.csv").stderr
     assert "dev.csv is not a setting: pass a file of examples with --file dev.csv" in refused
 

@@ -125,7 +125,16 @@ def evaluation_files(run: FinetuneConfig | None, given: Mapping[str, Path], *, s
     if given or run is None:
         return dict(given)
     names = {split, "data"} | ({"train"} if run.dev_fraction and split == "dev" else set())
-    return {name: Path(path) for name, path in run.files.items() if name in names}
+    files = {name: Path(path) for name, path in run.files.items() if name in names}
+    for name, path in files.items():
+        if not path.exists():
+            advice = f"pass {_option_of(split)}, or run this command in the folder where the run was started"
+            raise DataError(f"{path}, the {name} data of the run, does not exist here: {advice}")
+    return files
+
+
+def _option_of(split: str) -> str:
+    return "--dev FILE" if split == "dev" else f"--file FILE --split {split}"
 
 
 def split_examples(task: Task, split: str, run: FinetuneConfig | None = None) -> list[Example]:
@@ -134,8 +143,9 @@ def split_examples(task: Task, split: str, run: FinetuneConfig | None = None) ->
         return dev_examples(run, task) if split == "dev" else train_and_dev(run, task)[0]
     if not task.has_split(split):
         found = f"{task.name} has no {split} file" if run is None else f"this run has no {split} examples"
-        how = "--dev FILE" if split == "dev" else f"--file FILE --split {split}"
-        raise DataError(f"{found}: pass {how}, or --data DIR{'' if run is None else ', or another --split'}")
+        raise DataError(
+            f"{found}: pass {_option_of(split)}, or --data DIR{'' if run is None else ', or another --split'}"
+        )
     if not (examples := task.examples(split)):
         raise DataError(f"{task.name}: {split} has no examples")
     return examples
