@@ -31,6 +31,7 @@ from bertsmith.system.suggestions import (
     shorten,
     unknown_setting,
     value_at,
+    with_paths,
 )
 
 T = TypeVar("T")
@@ -129,8 +130,8 @@ def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
         raise ConfigError(f"{join_path(where, missing[0])} is missing: {_name(cls)} requires it")
     try:
         return cls(**values)
-    except ConfigError:
-        raise
+    except ConfigError as error:
+        raise ConfigError(with_paths(str(error), fields, where)) from error
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where or _name(cls)}: {error}") from error
 

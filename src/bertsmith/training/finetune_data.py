@@ -26,6 +26,7 @@ from bertsmith.tasks.task import Example, Features, LabelTask, Prediction, Task,
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.tokenizers.unknown_words import check_unknown_words
 from bertsmith.training.distributed import World
+from bertsmith.training.plan import micro_batch_advice
 from bertsmith.training.prefetch import Prefetcher
 from bertsmith.training.recipe import FinetuneConfig
 from bertsmith.types import Batch
@@ -246,7 +247,8 @@ class FinetuneLoader(Prefetcher):
         self.order, self.steps = SampleOrder(len(features), seed, classes), steps
         if batch_size % (self.micro_batch_size * world.size):
             sizes = f"micro-batches of {self.micro_batch_size} on {world.size} ranks"
-            raise ConfigError(f"{sizes} do not divide steps of {batch_size} evenly")
+            advice = micro_batch_advice(batch_size, self.micro_batch_size, world.size)
+            raise ConfigError(f"{sizes} do not divide steps of {batch_size} evenly{advice}")
         self.shape = self._static_shape(steps) if static_shape and world.device.type == "cuda" else None
 
     def _make(self, step: int) -> list[Batch]:

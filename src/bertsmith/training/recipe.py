@@ -124,7 +124,7 @@ class Recipe:
         if self.max_length > self.encoder.max_positions:
             raise ConfigError(
                 f"max_length={self.max_length} exceeds encoder.max_positions={self.encoder.max_positions}: "
-                "lower max_length or raise encoder.max_positions"
+                f"write max_length={self.encoder.max_positions} or encoder.max_positions={self.max_length}"
             )
         if self.save_every < 1 or self.eval_rows < 1:
             raise ConfigError("save_every and eval_rows must be at least 1")
