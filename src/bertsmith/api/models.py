@@ -112,7 +112,7 @@ def evaluate(
     settings = config.update(settings, changes)
     with _files(data, settings.task, split) as (files, split):
         files = evaluator.evaluation_files(run, files, split=split)
-        result = evaluate_with(settings, folder, files, split, device, quiet=quiet)
+        result = evaluate_with(settings, folder, files, split, device, quiet=quiet, metrics=metrics or {})
         if not (data is None or isinstance(data, str | os.PathLike)):
             result = _with_row_numbers(result)
     if not result.scores:

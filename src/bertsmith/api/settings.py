@@ -60,3 +60,6 @@ class FinetuneSettings(RunSettings, total=False):
     epochs: float
     dev_fraction: float
     evals_per_epoch: int
+    sampling: Literal["all", "balanced"]
+    metrics: str | Mapping[str, str]
+    main_metric: str
