@@ -46,6 +46,8 @@ def test_nothing_is_fetched_and_nothing_becomes_markup(tmp_path: Path) -> None:
 def test_a_notebook_shows_scores_and_confusion_matrix(tmp_path: Path) -> None:
     found = mixed(tmp_path)
     assert found["accuracy"] == found.scores["accuracy"]
+    scores = "accuracy=0.8208 [0.7674, 0.8642], macro_f1=0.8032, matthews=0.7493"
+    assert repr(found) == f"Evaluation(classification dev, 240 examples, {scores})"
     text = found._repr_html_()
     for words in (
         "Precision</th>",

@@ -67,6 +67,12 @@ class Evaluation:
             raise KeyError(f"{metric}: the metrics are {', '.join(self.scores) or 'none, without labels'}")
         return self.scores[metric]
 
+    def __repr__(self) -> str:
+        interval = f" [{format_score(self.interval.low)}, {format_score(self.interval.high)}]" if self.interval else ""
+        shown = [f"{name}={format_score(value)}" for name, value in self.scores.items() if " " not in name]
+        shown = [f"{one}{interval}" if one.startswith(f"{self.main_metric}=") else one for one in shown]
+        return f"Evaluation({', '.join([f'{self.task} {self.split}', f'{self.examples:,} examples', *shown])})"
+
     def _repr_html_(self) -> str:
         """Scores, scores per class and confusion matrix, for notebooks."""
         shown = {title: table for title, table in score_tables(self).items() if title != BY_LENGTH}

@@ -166,7 +166,7 @@ class ClassificationTask(TextTask, LabelTask):
 
     def _check_settings(self) -> None:
         if self._positive and self._positive not in self._labels:
-            near = did_you_mean(self._positive, self._labels)
+            near = did_you_mean(self._positive, self._labels, "task.positive=")
             raise ConfigError(
                 f"task.positive={self._positive} is not one of the labels ({join_names(self._labels)}){near}"
             )
