@@ -38,6 +38,8 @@ class EvaluationConfig:
     max_length: int = 0  # tokens of a row; 0: the task's default, at most the model's positions
     bf16: bool = False  # compute in bfloat16
     max_errors: int = 100  # errors in the report, the most confident ones first
+    metrics: str | dict[str, str] = ""  # of your own, as module:function; several with commas, or by name
+    main_metric: str = ""  # the metric with the confidence interval; empty: the task's
 
     def __post_init__(self) -> None:
         if self.max_length < 0 or self.max_errors < 0:
@@ -110,7 +112,8 @@ def finetune_config_of(model: str | Path) -> FinetuneConfig | None:
 def make_evaluation_config(run: FinetuneConfig | None, task: str, changes: Iterable[str] = ()) -> EvaluationConfig:
     """The config from the command line. If the task is that of the model's run, the run's settings apply."""
     if run is not None and task in ("", run.name):
-        settings = EvaluationConfig(task=run.task, max_length=run.max_length)
+        own: dict[str, Any] = {"metrics": run.metrics, "main_metric": run.main_metric}
+        settings = EvaluationConfig(task=run.task, max_length=run.max_length, **own)
     elif task:
         settings = EvaluationConfig(task=find_task(task))
     else:
