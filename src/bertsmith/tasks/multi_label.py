@@ -180,6 +180,7 @@ class MultiLabelTask(ClassificationTask):
     """Any number of labels for each text, each with its own probability and threshold. K labels."""
 
     objective = "multi_label"
+    interval_metrics = ("micro_f1", "macro_f1", "accuracy")
 
     def __init__(
         self,
