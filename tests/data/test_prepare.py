@@ -53,7 +53,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     base = tmp_path_factory.mktemp("prepare")
     texts = make_corpus(base / "corpus.txt", documents=3000)
     run.train_tokenizer(
-        [base / "corpus.txt"], base / "tokenizer", settings=Config(), vocab_size=120, workers=1, quiet=True
+        [base / "corpus.txt"], base / "tokenizer", settings=Config(), vocab_size=160, workers=1, quiet=True
     )
     return {"base": base, "corpus": base / "corpus.txt", "tokenizer": base / "tokenizer", "texts": texts}
 

@@ -49,7 +49,7 @@ def prepared(base: Path, *, documents: int, sentences: int, held_out: float = 0.
     draw = random.Random(0)
     texts = [" ".join(" ".join(draw.choices(WORDS, k=7)) + "." for _ in range(sentences)) for _ in range(documents)]
     (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    prepare.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=90, workers=1, quiet=True)
+    prepare.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=160, workers=1, quiet=True)
     prepare.prepare(
         [base / "text.txt"], base / "shards", tokenizer=base / "t", held_out=held_out, workers=1, quiet=True
     )
@@ -270,7 +270,7 @@ def test_another_tokenizer_is_reported(copied: Path, tmp_path: Path) -> None:
         [write(tmp_path / "x.txt", "quite other words here")],
         tmp_path / "other",
         settings=Config(),
-        vocab_size=60,
+        vocab_size=160,
         workers=1,
         quiet=True,
     )

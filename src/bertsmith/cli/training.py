@@ -42,6 +42,7 @@ def pretrain(
 ) -> None:
     """Pre-train a model on shards. If interrupted, run the same command again to resume."""
     from bertsmith import recipes
+    from bertsmith.reports import terminal_runs
     from bertsmith.training.pretrain import pretrain as run_pretraining
     from bertsmith.training.recipe import FILES, with_overrides
     from bertsmith.training.trackers import check_trackers
@@ -54,7 +55,7 @@ def pretrain(
         return
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
     facts = run_pretraining(chosen, data, output, resume=resume, chart=chart, **options)
-    opt.print_result(facts, as_json)
+    opt.print_result(facts, as_json, lambda: terminal_runs.training_result(facts))
 
 
 @app.command()
@@ -120,7 +121,7 @@ def finetune(
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
     if not learning_rates and seeds == 1:
         facts = run_finetuning(settings, output, resume=resume, **options)
-        opt.print_result(facts, as_json)
+        opt.print_result(facts, as_json, lambda: terminal_runs.training_result(facts))
         return
     if resume != "auto":
         raise BertsmithError("--resume is for a single run: with --learning-rates or --seeds finished runs are skipped")

@@ -14,6 +14,7 @@ from bertsmith import config
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for
+from bertsmith.reports.run_summary import training_data
 from bertsmith.system.devices import cached_peak_flops, choose_device
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -23,7 +24,7 @@ from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.loop import run_training
 from bertsmith.training.recipe import FinetuneConfig
 from bertsmith.training.roofline import SHORT_STEP, WORTH_COMPILING, flops_per_token, step_seconds
-from bertsmith.training.run import Evaluation, Run, memory_advice, with_saved_precision
+from bertsmith.training.run import Evaluation, Run, memory_advice, recipe_changes, with_saved_precision
 from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
 
@@ -97,7 +98,26 @@ def finetune(
                 encoder=model.encoder,
             )
             result = run_training(run, resume=resume, quiet=quiet, chart=chart, trackers=trackers)
-        return {"task": settings.name, "main": task.main_metric, "unknown_word_rate": data.unknown_word_rate, **result}
+        return {"task": settings.name, "main": task.main_metric, **data.facts(), **result}
+
+
+def preview(settings: FinetuneConfig, output: str | Path) -> dict[str, Any]:
+    """What `finetune` would train, on what, for how many steps; reads data and model, and writes nothing."""
+    task = build_task(settings)
+    model, tokenizer, notes = open_with_head(settings, task)
+    data = prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
+    notes += [*recipe_changes(Path(output), settings), *data.truncation_note(), *no_dev_note(data, Path(output))]
+    facts = {
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "steps": settings.steps(len(data.train)),
+    }
+    return {"task": settings.name, "main": task.main_metric, **data.facts(), **facts, "notes": notes}
+
+
+def no_dev_note(data: TaskData, folder: Path) -> list[str]:
+    """That there will be no best/ model, and what to pass for one; empty where there are dev examples."""
+    without = f"no dev examples, so no best/ model: the model is in {folder / 'last'}"
+    return [] if data.dev else [f"{without}; pass --dev FILE or dev_fraction=0.1"]
 
 
 def _make_loader(
@@ -161,6 +181,12 @@ class FinetuneRun(Run):
         """With the folder's own encoder."""
         return self.model.with_encoder(self.encoder)
 
+    def opening_lines(self) -> list[str]:
+        return [f"{name}: {text}" for name, text in training_data(self.data.facts()).items()]
+
+    def closing_notes(self) -> list[str]:
+        return [*self.data.truncation_note(), *no_dev_note(self.data, self.folder)]
+
     def before_saving(self, model: Model) -> None:
         """Fitted settings of the head, such as a threshold."""
         if self.fitted:
@@ -193,13 +219,9 @@ class FinetuneRun(Run):
             "main": f"score/{data.task.main_metric}",
             "notes": self.notes,
             **super().collect_facts(),
-            "examples": data.examples,
+            **data.facts(),
             "features": len(data.train),
-            "truncated": data.truncated,
-            "unknown_word_rate": data.unknown_word_rate,
-            "dev_examples": len(data.dev),
             "mean_length": mean,
-            "detected": dict(data.task.detected),
             "flops_per_token": flops_per_token(self.model, length=int(mean), labels={}),
             "peak_flops": cached_peak_flops(world.device, self.dtype) * world.size,
         }

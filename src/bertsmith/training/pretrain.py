@@ -124,6 +124,11 @@ class PretrainRun(Run):
         terms = [f"{name} {loss:.3f} ({scores.accuracies[name]:.1%})" for name, loss in scores.losses.items()]
         return Evaluation(scores.metrics(), scores.loss, f"held out {' · '.join(terms)}")
 
+    def closing_notes(self) -> list[str]:
+        model = self.folder / "last"
+        without = f"no held-out rows, so no best/ model: the model is in {model}; prepare with a larger --held-out"
+        return [] if self.held_out else [without]
+
     def card_facts(self, metrics: Mapping[str, float]) -> dict[str, object]:
         steps, tokens = self.trainer.steps_done, self.trainer.tokens
         terms = {key.replace("/", " of "): value for key, value in metrics.items() if "/" in key}

@@ -50,6 +50,7 @@ class Run(ABC):
     lean: bool = False  # a finished run leaves only its log and best/
     facts: dict[str, Any] = field(init=False)  # for the log; flops_per_token and peak_flops give the MFU
     best: tuple[int, float] = (0, float("inf"))  # step and cost
+    best_metrics: dict[str, float] = field(default_factory=dict)  # on rank 0
     last: tuple[int, Evaluation | None] = (-1, None)
     saved_at: float = 0.0  # seconds of training at the last checkpoint
 
@@ -72,6 +73,14 @@ class Run(ABC):
     @abstractmethod
     def card_facts(self, metrics: Mapping[str, float]) -> dict[str, object]:
         """Facts about the saved model for its model card."""
+
+    def opening_lines(self) -> list[str]:
+        """What the run trains on, for the user, when it starts."""
+        return []
+
+    def closing_notes(self) -> list[str]:
+        """What the user should know about the result."""
+        return []
 
     def initial_state(self) -> tuple[TrainingState, list[str]] | None:
         """The state that a new run starts from, and notes for the user; None: as the trainer is."""
