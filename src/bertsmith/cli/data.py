@@ -37,6 +37,7 @@ def tokenizer_train(
     errors: opt.DecodingErrors = "strict",
     workers: opt.Workers = None,
     limit: opt.Limit = None,
+    overwrite: opt.Overwrite = False,
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
@@ -49,7 +50,7 @@ def tokenizer_train(
     chosen = config.override(defaults, (["lowercase=false"] if cased else []) + (settings or []))
     reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
     tokenizer = run.train_tokenizer(
-        corpus, output, settings=chosen, vocab_size=vocab_size, max_words=max_words, **reading
+        corpus, output, settings=chosen, vocab_size=vocab_size, max_words=max_words, overwrite=overwrite, **reading
     )
     facts = {"folder": str(output), **terminal.tokenizer_facts(tokenizer)}
     del facts["specials"]

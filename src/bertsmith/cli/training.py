@@ -30,6 +30,7 @@ def pretrain(
     overrides: opt.Overrides = None,
     start: Annotated[str, typer.Option(metavar="MODEL", help="Model folder with the initial weights.")] = "",
     resume: Resume = "auto",
+    overwrite: opt.Overwrite = False,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, data order, masking and dropout.")] = None,
     chart: Annotated[bool, opt.option("--chart", "Show the loss curve in the terminal while training.")] = False,
     track: Track = None,
@@ -54,7 +55,7 @@ def pretrain(
         run_preflight(chosen, data, output, device=device, as_json=as_json)
         return
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
-    facts = run_pretraining(chosen, data, output, resume=resume, chart=chart, **options)
+    facts = run_pretraining(chosen, data, output, resume=resume, chart=chart, overwrite=overwrite, **options)
     opt.print_result(facts, as_json, lambda: terminal_runs.training_result(facts))
 
 
@@ -103,7 +104,13 @@ def finetune(
     seeds: opt.Seeds = 1,
     jobs: opt.Jobs = 1,
     resume: Resume = "auto",
+    overwrite: opt.Overwrite = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of new heads, data order and dropout.")] = None,
+    limit: Annotated[int | None, opt.at_least(1, "Use only the first N training examples.")] = None,
     track: Track = None,
+    dry_run: Annotated[
+        bool, opt.option("--dry-run", "Only read data and model; report steps and class counts.")
+    ] = False,
     device: opt.Device = "auto",
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
@@ -111,14 +118,21 @@ def finetune(
     """Fine-tune a model on a task. With several learning rates or seeds, print all scores and keep the best model."""
     from bertsmith.reports import terminal_runs
     from bertsmith.training.finetune import finetune as run_finetuning
+    from bertsmith.training.finetune import preview
     from bertsmith.training.recipe import make_finetune_config
     from bertsmith.training.sweep import parse_learning_rates, sweep
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())
-    changes = [*([f"tokenizer={tokenizer}"] if tokenizer else []), *(overrides or [])]
+    flags = opt.given(tokenizer=tokenizer, seed=seed, limit=limit)
+    changes = [*(f"{name}={value}" for name, value in flags.items()), *(overrides or [])]
     settings = make_finetune_config(task, model, opt.given(train=train, dev=dev, data=data), changes)
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
+    if dry_run:
+        planned = preview(settings, output)
+        opt.print_result(planned, as_json, lambda: terminal_runs.planned_finetuning(planned))
+        return
+    options["overwrite"] = overwrite
     if not learning_rates and seeds == 1:
         facts = run_finetuning(settings, output, resume=resume, **options)
         opt.print_result(facts, as_json, lambda: terminal_runs.training_result(facts))

@@ -82,7 +82,18 @@ def training_result(result: Mapping[str, Any]) -> None:
     if "last" in result:
         facts["last"] = _scores(result["last"], result["last"]["step"])
     facts_table({**facts, "model": result["model"]})
-    for note in result["notes"]:
+    _notes(result["notes"])
+
+
+def planned_finetuning(plan: Mapping[str, Any]) -> None:
+    """What a fine-tuning run would do."""
+    facts = {name: plan[name] for name in ("task", "parameters", "steps", "max_length", "unknown_word_rate")}
+    facts_table({**facts, **run_summary.training_data(plan)}, title="dry run: nothing was written")
+    _notes(plan["notes"])
+
+
+def _notes(notes: Sequence[str]) -> None:
+    for note in notes:
         console.print(Text(f"note: {note}", "yellow"), soft_wrap=True)
 
 

@@ -24,7 +24,7 @@ from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.loop import run_training
 from bertsmith.training.recipe import FinetuneConfig
 from bertsmith.training.roofline import SHORT_STEP, WORTH_COMPILING, flops_per_token, step_seconds
-from bertsmith.training.run import Evaluation, Run, memory_advice, recipe_changes, with_saved_precision
+from bertsmith.training.run import Evaluation, Run, memory_advice, recipe_changes, replace_run, with_saved_precision
 from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
 
@@ -55,22 +55,25 @@ def finetune(
     quiet: bool = False,
     chart: bool = False,
     trackers: Sequence[str] = (),
+    overwrite: bool = False,
     data: TaskData | None = None,
     replacement: Encoder | None = None,
     lean: bool = False,
 ) -> dict[str, Any]:
-    """Trains for the given epochs and returns the last metrics; resumes an earlier call.
+    """Trains for the given epochs and returns the metrics; resumes an earlier call, or replaces it with `overwrite`.
 
     `lean`: a finished run leaves only its log and best/, and checkpoints are at least a minute apart. `replacement`: an
     encoder used instead of the folder's while the head is trained, such as one with cached outputs; saved models have
     the folder's own.
     """
-    settings = with_saved_precision(settings, Path(output))
+    settings = settings if overwrite else with_saved_precision(settings, Path(output))
     task = data.task if data else build_task(settings)
     model, tokenizer, notes = open_with_head(settings, task)
     data = data or prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
     with ExitStack() as stack:
         world = stack.enter_context(join_process_group(choose_device(device)))
+        if overwrite:
+            replace_run(Path(output), FinetuneConfig, world)
         stop_signal = stack.enter_context(StopSignal())
         loader = _make_loader(settings, data, tokenizer, world, static_shape=replacement is None)
         trainer = Trainer(

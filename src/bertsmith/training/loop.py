@@ -10,7 +10,7 @@ from typing import Any
 
 from bertsmith import config
 from bertsmith.errors import ConfigError, StoppedError
-from bertsmith.reports.run_history import COST
+from bertsmith.reports.run_history import COST, read_run
 from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoints import Checkpoint, Checkpoints, Resumed, TrainingState
 from bertsmith.training.log import NAME as EVENTS
@@ -53,6 +53,7 @@ def run_training(
 def _train(run: Run, writer: RunWriter | None, display: ProgressDisplay) -> None:
     pending: deque[Step] = deque()
     if run.stops_early():  # it did so in an earlier call
+        _note_early_stop(run, display)
         return
     for step in run.trainer:
         pending.append(step)
@@ -64,12 +65,16 @@ def _train(run: Run, writer: RunWriter | None, display: ProgressDisplay) -> None
         if step.number % run.config.save_every == 0 and saves:
             _save(run, writer)
         if run.stops_early():
-            display.note(f"stopped early: no improvement since step {run.best[0]:,} (patience={run.config.patience})")
+            _note_early_stop(run, display)
             break
     while pending:
         _log(run, pending.popleft(), writer, display)
     if run.trainer.stopped or not run.lean:
         _save(run, writer)
+
+
+def _note_early_stop(run: Run, display: ProgressDisplay) -> None:
+    display.note(f"stopped early: no improvement since step {run.best[0]:,} (patience={run.config.patience})")
 
 
 def _log(run: Run, step: Step, writer: RunWriter | None, display: ProgressDisplay) -> None:
@@ -138,6 +143,11 @@ class RunWriter:
         checkpoints = Checkpoints(run.folder, keep=keep, files=files, facts=run.fingerprints)
         self.checkpoints = stack.enter_context(checkpoints)
         resumed = self._resume(resume)
+        if resumed.state is None and (run.folder / EVENTS).exists() and read_run(run.folder).finish:
+            raise ConfigError(
+                f"{run.folder} holds a finished run whose checkpoints were removed, so that it cannot continue: choose "
+                "another -o, or pass --overwrite to train it again"
+            )
         initial = run.initial_state() if resumed.state is None else None
         self.state = initial[0] if initial else resumed.state
         self.notes = [*self._write_recipe(), *resumed.skipped, *(initial[1] if initial else ())]
@@ -172,7 +182,9 @@ class RunWriter:
             return self.checkpoints.resume()
         if how == "never":
             if existing:
-                raise ConfigError(f"{folder} already holds a run ({existing[-1].name}): choose another -o")
+                raise ConfigError(
+                    f"{folder} already holds a run ({existing[-1].name}): choose another -o, or pass --overwrite"
+                )
             return Resumed()
         checkpoint = Checkpoint(Path(how))
         state = checkpoint.state()
