@@ -23,7 +23,7 @@ LAYERS = [
     {"training", "recipes"},
     {"model_io", "tasks", "encoders", "objectives", "reports"},
     {"nn", "data", "tokenizers", "metrics"},
-    {"system", "types", "config", "errors"},
+    {"system", "types", "config", "suggestions", "errors"},
 ]
 SIDEWAYS = {
     ("__main__", "cli"),
@@ -34,9 +34,11 @@ SIDEWAYS = {
     ("model_io", "objectives"),
     ("data", "tokenizers"),
     ("config", "errors"),
+    ("config", "suggestions"),
+    ("suggestions", "errors"),
     ("system", "errors"),
 }
-WITHOUT_TORCH = {"tokenizers", "metrics", "tasks", "reports", "evaluation", "config", "errors"}
+WITHOUT_TORCH = {"tokenizers", "metrics", "tasks", "reports", "evaluation", "config", "suggestions", "errors"}
 MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 400, 60, 12
 
 

@@ -5,12 +5,15 @@ A setting that is unknown, misspelt or of the wrong type is an error that names 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
 import json
+import numbers
 import os
 import pkgutil
+import re
 import tomllib
 import types
 import typing
@@ -20,6 +23,15 @@ from types import ModuleType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from bertsmith.errors import ConfigError, DataError
+from bertsmith.suggestions import (
+    OtherNames,
+    as_written,
+    join_path,
+    not_an_override,
+    shorten,
+    unknown_setting,
+    value_at,
+)
 
 T = TypeVar("T")
 EXTENSIONS = "BERTSMITH_EXTENSIONS"  # environment variable: folders with encoders/, objectives/, … of users
@@ -101,18 +113,20 @@ def _to_plain(value: Any) -> Any:
 def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
     """A dataclass from plain values; unknown keys and wrong types are errors, absent keys take their defaults."""
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{where or cls.__name__} must be a table of settings, not {_shorten(data)}")
+        raise ConfigError(f"{where or cls.__name__} must be a table of settings, not {shorten(data)}")
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = {item.name: item for item in dataclasses.fields(cls) if item.init}  # type: ignore[arg-type]
     given = {key: value for key, value in data.items() if key != "kind" or "kind" in fields}
-    for key, value in given.items():
+    if not where and any(key in _other_names(cls).same for key in given):
+        return from_dict(cls, _with_usual_names(cls, given))
+    for key in given:
         if key not in fields:
-            raise _unknown_setting(_join(where, key), value, _name(cls), key, fields, where)
-    values = {key: _convert(hints[key], value, _join(where, key)) for key, value in given.items()}
+            raise _unknown_key(cls, given, key, where)
+    values = {key: _convert(hints[key], value, join_path(where, key)) for key, value in given.items()}
     required = {name for name, item in fields.items() if item.default is item.default_factory is dataclasses.MISSING}
     missing = [name for name in fields if name in required - values.keys()]
     if missing:
-        raise ConfigError(f"{_join(where, missing[0])} is missing: {_name(cls)} requires it")
+        raise ConfigError(f"{join_path(where, missing[0])} is missing: {_name(cls)} requires it")
     try:
         return cls(**values)
     except ConfigError:
@@ -121,54 +135,111 @@ def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
         raise ConfigError(f"{where or _name(cls)}: {error}") from error
 
 
+def _unknown_key(cls: Any, given: Mapping[str, Any], key: str, where: str) -> ConfigError:
+    """The error for a key of a file or of a nested table."""
+    fields = [item.name for item in dataclasses.fields(cls) if item.init]
+    if where:
+        text = f'{join_path(where, key)}={shorten(given[key])}: {_name(cls)} has no setting "{key}"'
+        return ConfigError(text + did_you_mean(key, fields, f"{where}."))
+    data: Mapping[str, Any] = dict.fromkeys(fields)
+    with contextlib.suppress(ConfigError):  # with the settings of nested tables, if the rest of the file is right
+        data = to_dict(from_dict(cls, {name: given[name] for name in fields if name in given}))
+    return unknown_setting(_other_names(cls), data, key, given[key], "")
+
+
 def override(settings: T, changes: Iterable[str]) -> T:
     """The settings with dotted overrides such as `encoder.layers=4`; values are TOML, bare words are strings."""
+    return from_dict(type(settings), _overridden(settings, list(changes)))
+
+
+def update(settings: T, changes: Mapping[str, Any], *, first: Iterable[str] = ()) -> T:
+    """The settings with Python values by name: `{"encoder": {"layers": 4}, "optimizer.weight_decay": 0.1, "lr": 1e-4}`.
+
+    A nested mapping changes only the settings that it names. `first`: overrides below these changes.
+    """
+    cls = type(settings)
+    return from_dict(cls, _merge(cls, _overridden(settings, list(first)), changes, "", set()))
+
+
+def _overridden(settings: Any, changes: Sequence[str]) -> dict[str, Any]:
     data = to_dict(settings)
-    for change in changes:
-        path, equals, text = change.partition("=")
-        if not equals or not path:
-            raise ConfigError(f"{change!r} is not an override: write setting=value, such as encoder.layers=4")
-        _set(type(settings), data, path, parse_value(text))
-        if path.rpartition(".")[2] == "kind":  # the next override may change a setting of the new kind
-            data = to_dict(from_dict(type(settings), data))
-    return from_dict(type(settings), data)
+    for index, change in enumerate(changes):
+        path, equals, text = (part.strip() for part in change.partition("="))
+        if not equals or not path or (not text and index + 1 < len(changes) and "=" not in changes[index + 1]):
+            raise not_an_override(change, changes[index + 1 :])
+        data = _set(type(settings), data, path, parse_value(text))
+    return data
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value (`3e-5`, `true`, `[1, 2]`, `"text"`); anything else is a string."""
+    """A TOML value (`3e-5`, `true`, `[1, 2]`, `"text"`) or a number such as `.5`; anything else is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return text
+        return float(text) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text) else text
 
 
-def _set(cls: Any, data: dict[str, Any], path: str, value: Any) -> None:
-    *parents, last = path.split(".")
-    table = data
-    for depth, key in enumerate([*parents, last]):
-        is_table = depth < len(parents)
-        if key not in table or (is_table and not isinstance(table[key], dict)):
-            above = ".".join(parents[:depth])
-            known = [name for name, item in table.items() if isinstance(item, dict) or not is_table]
-            raise _unknown_setting(path, value, str(table.get("kind") or above or _name(cls)), key, known, above)
-        if is_table:
-            table = table[key]
-    if last == "kind" and value != table["kind"]:
-        table.clear()  # another kind has other settings: start from its defaults
+def _merge(cls: Any, data: dict[str, Any], changes: Mapping[str, Any], above: str, given: set[str]) -> dict[str, Any]:
+    """`data` with the changes; a table's kind is set before its other settings. `given`: settings that were set."""
+    names = _other_names(cls).same
+    for key in sorted(changes, key=lambda key: (key.count("."), key != "kind")):
+        path, value = names.get(join_path(above, key), join_path(above, key)), _to_plain(changes[key])
+        if isinstance(value, dict) and path not in _free_tables(cls) and isinstance(value_at(data, path), dict):
+            data = _merge(cls, data, value, path, given)
+            continue
+        if path in given:
+            raise ConfigError(f"{path} is given twice, here as {join_path(above, key)}={shorten(value)}: leave one out")
+        given.add(path)
+        data = _set(cls, data, path, value)
+    return data
+
+
+def _set(cls: Any, data: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """`data` with one setting changed. A string for a table is its kind; another kind starts from its defaults."""
+    path = _other_names(cls).same.get(path, path)
+    above, _, last = path.rpartition(".")
+    table = value_at(data, above)
+    if above in _free_tables(cls):
+        return data | {above: table | {last: value}}
+    if not isinstance(table, dict) or last not in table:
+        equals = "" if isinstance(value, dict) else f"={shorten(value)}"
+        raise unknown_setting(_other_names(cls), data, path, value, equals)
+    if isinstance(value, str) and isinstance(table[last], dict) and "kind" in table[last]:
+        table, last = table[last], "kind"
+    if last == "kind":
+        if value != table["kind"]:
+            table.clear()
+        table["kind"] = value
+        return to_dict(from_dict(cls, data))  # the next change may be of a setting of the new kind
     table[last] = value
+    return data
 
 
-def _unknown_setting(path: str, value: Any, owner: str, key: str, known: Iterable[str], above: str) -> ConfigError:
-    near = did_you_mean(key, known, f"{above}." if above else "")
-    return ConfigError(f'{path}={_shorten(value)}: {owner} has no setting "{key}"{near}')
+def _free_tables(cls: Any) -> set[str]:
+    """The settings of a class that are tables with keys of the user's choice."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {key for key, hint in hints.items() if get_origin(hint) is dict and get_origin(get_args(hint)[1]) is None}
+
+
+def _with_usual_names(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a file in which settings may have their other names."""
+    data: dict[str, Any] = {key: dict(value) if isinstance(value, Mapping) else value for key, value in given.items()}
+    for key, name in _other_names(cls).same.items():
+        if key in data:
+            above, _, last = name.rpartition(".")
+            table = data.setdefault(above, {}) if above else data
+            if last in table:
+                raise ConfigError(f"{key} is another name of {name}, which is set too: leave one out")
+            table[last] = data.pop(key)
+    return data
+
+
+def _other_names(cls: Any) -> OtherNames:
+    return getattr(cls, "other_names", None) or OtherNames(_name(cls))
 
 
 def _name(cls: Any) -> str:
     return str(cls.__module__.rsplit(".", 1)[-1] if cls.__name__ == "Config" else cls.__name__.lower())
-
-
-def _join(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else key
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
@@ -185,13 +256,14 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         if isinstance(value, float) and str(value) in inner:  # version=2.0 is a number in TOML
             return str(value)
         near = did_you_mean(str(value), map(str, inner))
-        raise ConfigError(f"{where}={_shorten(value)} must be one of {', '.join(map(str, inner))}{near}")
+        raise ConfigError(f"{where}={shorten(value)} must be one of {', '.join(map(str, inner))}{near}")
     if origin in (tuple, list):
         return _convert_sequence(origin, inner, value, where)
     if origin in (dict, Mapping):
         _expect(isinstance(value, Mapping), where, value, "a table")
         return {
-            _convert(inner[0], key, where): _convert(inner[1], item, _join(where, key)) for key, item in value.items()
+            _convert(inner[0], key, where): _convert(inner[1], item, join_path(where, key))
+            for key, item in value.items()
         }
     if dataclasses.is_dataclass(hint):
         return value if isinstance(value, typing.cast(type, hint)) else from_dict(typing.cast(type, hint), value, where)
@@ -202,10 +274,10 @@ def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
     if hint is Any:
         return value
     if hint is float:
-        _expect(isinstance(value, int | float) and not isinstance(value, bool), where, value, "a number")
+        _expect(isinstance(value, numbers.Real) and not isinstance(value, bool), where, value, "a number")
         return float(value)
     if hint is int:
-        integral = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        integral = isinstance(value, numbers.Integral) or (isinstance(value, float) and value.is_integer())
         _expect(integral and not isinstance(value, bool), where, value, "an integer")
         return int(value)
     if hint is Path:
@@ -234,7 +306,7 @@ def _convert_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
     relevant = [error for choice, error in errors if choice is not type(None)]
     if len(relevant) == 1:
         raise relevant[0]
-    raise ConfigError(f"{where}={_shorten(value)} must be {' or '.join(map(_type_name, choices))}")
+    raise ConfigError(f"{where}={shorten(value)} must be {' or '.join(map(_type_name, choices))}")
 
 
 def _convert_sequence(origin: Any, inner: tuple[Any, ...], value: Any, where: str) -> Any:
@@ -253,19 +325,14 @@ def _type_name(hint: Any) -> str:
 
 def _expect(condition: bool, where: str, value: Any, expected: str) -> None:
     if not condition:
-        raise ConfigError(f"{where}={_shorten(value)} must be {expected}")
-
-
-def _shorten(value: Any) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+        raise ConfigError(f"{where}={shorten(value)} must be {expected}{as_written(where, value, expected)}")
 
 
 def differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
     """One line per changed setting: its dotted name, the old value, the new one."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in before | now:
-            yield from differences(before.get(key), now.get(key), _join(where, key))
+            yield from differences(before.get(key), now.get(key), join_path(where, key))
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         for index, (old, new) in enumerate(zip(before, now, strict=True)):
             yield from differences(old, new, f"{where}[{index}]")

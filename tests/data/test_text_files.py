@@ -12,7 +12,7 @@ import pytest
 from data.corpus_fixtures import TEXTS, THREE, refusal, texts, written
 
 from bertsmith.data.corpus import Corpus
-from bertsmith.data.text_files import read_error
+from bertsmith.data.text_files import looks_like_path, read_error
 from bertsmith.errors import DataError, StorageError
 
 
@@ -21,6 +21,63 @@ def zstd(data: bytes) -> bytes:
     with pyarrow.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(data)
     return sink.getvalue().to_pybytes()
+
+
+TEXTS_NOT_PATHS = [
+    *(
+        "",
+        "fine",
+        "and/or",
+        "24/7",
+        "km/h",
+        "he/she/they",
+        "서울",
+        "영화/드라마",
+        "영화가정말재미있어요.",
+        "www.example.com",
+        "TCP/IP",
+    ),
+    *(
+        "https://example.com/new.txt",
+        "www.example.com/index.html",
+        "Read new.txt first.",
+        "two\nlines.txt",
+        "U.S.A.",
+        "...",
+    ),
+    *("3.14", "Node.js", "/s", "/r/python", "e.g.", "a" * 300 + ".txt", "[MASK].", "nul\0.txt", "it's.", ".txt"),
+]
+PATHS = [
+    "new.txt",
+    "NEW.CSV",
+    "리뷰.tsv",
+    "data/new.jsonl",
+    "../new",
+    "./new",
+    "~/new",
+    "a.jsonl.gz",
+    "page.html",
+    "n.md",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS_NOT_PATHS)
+def test_texts_do_not_look_like_paths(text: str) -> None:
+    assert not looks_like_path(text)
+
+
+@pytest.mark.parametrize("text", PATHS)
+def test_mistyped_paths_look_like_paths(text: str) -> None:
+    assert looks_like_path(text)
+
+
+def test_what_exists_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ["corpus/new", "corpus", "my reviews"]
+    assert not any(map(looks_like_path, names))
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "my reviews").write_text("text", encoding="utf-8")
+    assert all(map(looks_like_path, [*names, str(tmp_path / "nosuch")]))
 
 
 PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd}

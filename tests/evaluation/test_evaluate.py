@@ -234,7 +234,7 @@ def test_invalid_calls_are_one_line_errors(base: Path, tmp_path: Path) -> None:
             "with --split test pass --file FILE",
         ),
         (["evaluate", base / "qa" / "run", "--split", "tset"], 2, "--split tset must be one of"),
-        (["evaluate", base / "qa" / "run", *file, "lenght=3"], 78, "did you mean max_length?"),
+        (["evaluate", base / "qa" / "run", *file, "lenght=3"], 78, "did you mean max_length=3?"),
         (["predict", base / "qa" / "run", *file, "-o", tmp_path / "p.txt"], 2, "the extension must be"),
     ):
         done = call(*words, "--device", "cpu")

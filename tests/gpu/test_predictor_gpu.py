@@ -27,7 +27,7 @@ def asked(predictor: Predictor) -> list[Any]:
     return [
         predictor.encode(texts, normalize=True),
         predictor.encode(texts, pooling="first", layers=[-2], normalize=True),
-        predictor.predict_proba(texts).values,
+        predictor.predict_proba(texts),
         np.array([one["score"] for one in predictor.answer("which thing", LONG, top_k=5)]),
         np.array([one["score"] for one in predictor.fill_mask("the [MASK] is")]),
         predictor.attention("the smith has iron").weights,

@@ -84,7 +84,7 @@ def test_choose_and_rank_commands(tmp_path: Path) -> None:
     [
         (["ner", "{m}", "a"], 2, "no tag head"),
         (["ask", "{m}", "a", "-c", "b"], 2, "no span head"),
-        (["ask", "{m}", "a", "-c", "{t}/broken.txt"], 65, "UTF-8"),
+        (["ask", "{m}", "a", "-c", "{t}/broken.txt"], 65, "try --encoding utf-16"),
         (["choose", "{m}", "a", "b"], 2, "no choose head"),
         (["rank", "{m}", "a", "{t}/nowhere.txt"], 65, "nowhere.txt"),
         (["attention", "{m}", "a", "--layer", "9"], 2, "1 to 3"),

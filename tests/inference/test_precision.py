@@ -22,7 +22,7 @@ HEADS = (masked_lm.Config(), classify.Config(labels=("no", "yes")))
 
 
 def asked(predictor: Predictor) -> tuple[Any, Any]:
-    return predictor.encode(TEXTS, normalize=True), predictor.predict_proba(TEXTS).values
+    return predictor.encode(TEXTS, normalize=True), predictor.predict_proba(TEXTS)
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.05), ("int8", 0.05)])

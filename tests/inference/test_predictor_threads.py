@@ -35,7 +35,7 @@ ASKED: list[Ask] = [
     *(lambda one, word=word: one.embed([f"the {word}", *TEXTS, LONG]).vectors for word in WORDS),  # type: ignore[misc]
     lambda one: one.encode(TEXTS, pooling="first", layers=[-2]),
     lambda one: one.embed_all([LONG, "gold"]).vectors,
-    lambda one: one.predict_proba([*TEXTS, LONG]).values,
+    lambda one: one.predict_proba([*TEXTS, LONG]),
     lambda one: [found["score"] for found in one.rank("red iron", TEXTS)],
     lambda one: [[found["score"] for found in some] for some in one.ner([LONG, *TEXTS])],
     lambda one: [found["score"] for found in one.answer("which thing", LONG, top_k=5)],

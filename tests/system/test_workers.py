@@ -14,8 +14,10 @@ from contextlib import closing, suppress
 from multiprocessing.util import Finalize
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError, StoppedError
 from bertsmith.system.workers import GRACE, PREFETCH, FunctionWorkers, WorkerDied, ordered_map
 from bertsmith.training.signals import StopSignal
@@ -164,6 +166,55 @@ def test_a_hung_worker_times_out() -> None:
     with pytest.raises(StoppedError, match=f"no worker returned a result within {patience} s at work unit 3"):
         list(ordered_map(hang_at_three, range(6), workers=2, timeout=patience))
     assert time.monotonic() - began < patience + 18  # far from the minute that it hangs for
+
+
+def own_process(unit: str) -> int:
+    return os.getpid()
+
+
+def test_a_single_unit_needs_no_worker() -> None:
+    assert list(ordered_map(own_process, ["only"], workers=4)) == [os.getpid()]
+    assert list(ordered_map(own_process, [], workers=4)) == []
+
+
+UNGUARDED = """
+import sys
+from bertsmith.data import prepare, work_units
+from bertsmith.errors import ConfigError
+from bertsmith.system import workers
+
+print("run", flush=True)
+text, tokenizer, output = sys.argv[1:]
+work_units.UNIT_CHARACTERS = 9000
+prepare.prepare([text], output, tokenizer=tokenizer, held_out=0.1, workers=2, quiet=True)
+
+def own(unit):
+    return unit
+
+for start in (lambda: list(workers.ordered_map(own, "ab", workers=2)), lambda: workers.FunctionWorkers(own, 1)):
+    try:
+        start()
+    except ConfigError as error:
+        print(error, flush=True)
+"""
+
+
+@pytest.mark.parametrize("entry", ["script.py", "-"])
+def test_a_script_needs_no_main_guard(entry: str, tmp_path: Path, shards: Path) -> None:
+    """Module-level code runs once although workers start; they cannot call a function of the script."""
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    done = subprocess.run(
+        [sys.executable, entry, shards.parent / "text.txt", shards.parent / "t", "shards"],
+        cwd=tmp_path,
+        input=UNGUARDED if entry == "-" else "",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    error = "worker processes cannot import own from your script or notebook: define it in a module, and import it"
+    assert (done.stderr, done.stdout.splitlines()) == ("", ["run", error, error])
+    written, expected = Shards.open(tmp_path / "shards"), Shards.open(shards)
+    assert np.array_equal(written.read([0], [written.tokens]), expected.read([0], [expected.tokens]))
 
 
 def test_invalid_arguments() -> None:

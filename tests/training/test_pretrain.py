@@ -159,7 +159,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "unknown key": (
         ["pretrain", "bert/tiny", "-d", "{s}", "-o", "{t}/r", "encoder.layer=4"],
         78,
-        "did you mean encoder.layers?",
+        "did you mean encoder.layers=4?",
     ),
     "length over positions": (
         ["pretrain", "bert/tiny", "-d", "{s}", "-o", "{t}/r", "max_length=600"],

@@ -17,7 +17,7 @@ from bertsmith.encoders import bert
 from bertsmith.errors import ConfigError
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.plan import BatchSizeWarmup, Unfreeze
-from bertsmith.training.recipe import Recipe, with_overrides
+from bertsmith.training.recipe import Recipe, make_finetune_config, with_overrides
 from bertsmith.training.recipe_toml import WIDTH, comments, to_toml
 
 FOLDERS = ("encoders", "objectives", "data.packing", "training.optimizers")
@@ -77,6 +77,36 @@ def test_overrides_round_trip_through_toml(case: str) -> None:
     text = to_toml(built)
     assert config.from_dict(Recipe, tomllib.loads(text)) == built
     assert max(map(len, text.splitlines())) <= WIDTH
+
+
+TASKS = [name for name in config.kinds("bertsmith.tasks") if name not in ("glue", "korean", "conll")]
+
+
+@pytest.mark.parametrize("task", [*TASKS, "glue/mnli", "korean/nsmc", "conll/conll2003", "squad/2.0"])
+def test_fine_tuning_recipes_round_trip_through_toml(task: str, tmp_path: Path) -> None:
+    done = call("init", "--task", task, "lr=1e-4", "head.dropout=0.2", "-o", tmp_path / "tuning.toml")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "tuning.toml").read_text(encoding="utf-8")
+    built = make_finetune_config(task, "m", {}, {"lr": 1e-4, "head": {"dropout": 0.2}})
+    read = make_finetune_config(str(tmp_path / "tuning.toml"), "m", {}, [])
+    assert read == built
+    assert max(map(len, text.splitlines())) <= WIDTH
+    left_out = {"model", "head.dropout"}  # named on the command line; in the value of head
+    assert names_written(text) - {"files", "head"} == set(names_in(config.to_dict(built))) - left_out
+
+
+def test_a_fine_tuning_recipe_with_other_files_and_overrides(tmp_path: Path) -> None:
+    built = make_finetune_config("classification", "old", {"train": "a.csv", "dev": "b.csv"}, {"epochs": 7})
+    (tmp_path / "recipe.json").write_bytes(built.to_json())
+    read = make_finetune_config(str(tmp_path / "recipe.json"), "m", {"train": "c.csv"}, ["task.text=review"])
+    assert (read.model, read.files, read.epochs) == ("m", {"train": "c.csv", "dev": "b.csv"}, 7)
+    assert read.task.text == "review"
+    assert make_finetune_config(str(tmp_path / "recipe.json"), "m", {"data": "d"}, []).files == {"data": "d"}
+    (tmp_path / "p.json").write_bytes(recipes.find("bert/tiny").to_json())
+    with pytest.raises(ConfigError, match=r"is a pre-training recipe: .* bertsmith init --task TASK"):
+        make_finetune_config(str(tmp_path / "p.json"), "m", {}, [])
+    with pytest.raises(ConfigError, match=r"is a fine-tuning recipe: use it with bertsmith finetune MODEL -t .*json"):
+        recipes.find(str(tmp_path / "recipe.json"))
 
 
 def test_a_recipe_without_objectives_round_trips_through_toml() -> None:
@@ -172,7 +202,7 @@ def test_init_alone_lists_the_recipes() -> None:
 
 BAD: dict[str, tuple[list[str], int, str]] = {
     "unknown recipe": (["init", "bert/bass"], 78, "did you mean bert/base?"),
-    "unknown setting": (["init", "bert/base", "encoder.layer=4"], 78, "did you mean encoder.layers?"),
+    "unknown setting": (["init", "bert/base", "encoder.layer=4"], 78, "did you mean encoder.layers=4?"),
     "no TOML name": (["init", "bert/base", "-o", "{t}/recipe.json"], 2, "must end in .toml"),
     "no folder": (["init", "bert/base", "-o", "{t}/none/recipe.toml"], 74, "No such file"),
     "no recipe file": (["init", "{t}/none.toml"], 65, "none.toml"),

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import typer
 
 import bertsmith.cli.options as opt
+from bertsmith.data.text_files import check_text
 
 app = typer.Typer()
 KIND_HELP = "wordpiece (BERT), byte_bpe (RoBERTa), bpe (GPT-1), unigram (ALBERT), words or characters."
-TokenizerFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Tokenizer or model folder.")]
+TokenizerFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a tokenizer, a model or a run.")]
 tokenizer_app = typer.Typer(help="Train, inspect and measure a tokenizer.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(tokenizer_app, name="tokenizer")
 
@@ -66,14 +67,20 @@ def tokenizer_show(
     as_json: opt.Json = False,
 ) -> None:
     """Show a tokenizer, or the tokens of a text with ids, offsets and unknown rate."""
+    from bertsmith.model_io.run_folder import find_model_folder
     from bertsmith.reports import terminal
     from bertsmith.tokenizers.tokenizer import load
 
-    tokenizer = load(folder)
+    tokenizer = load(find_model_folder(folder))
     if text is None:
         opt.print_result(terminal.tokenizer_facts(tokenizer), as_json, lambda: terminal.tokenizer_card(tokenizer))
         return
-    texts = [sys.stdin.read() if text == "-" else text] + ([pair] if pair is not None else [])
+    own = (
+        sys.stdin.read()
+        if text == "-"
+        else check_text(text, instead=f"use bertsmith tokenizer show {folder} - < {text}")
+    )
+    texts = [own] + ([check_text(pair)] if pair is not None else [])
     encoded = [tokenizer.encode(one, parse_special_tokens=specials) for one in texts]
     facts = terminal.encoding_facts(tokenizer, texts, encoded)
     opt.print_result(facts, as_json, lambda: terminal.encoding_table(tokenizer, texts, encoded, facts))
@@ -94,16 +101,19 @@ def tokenizer_stats(
 ) -> None:
     """Measure a tokenizer on a corpus: tokens per word, unknown rate, bytes per token."""
     from bertsmith.data import prepare as run
+    from bertsmith.model_io.run_folder import find_model_folder
 
     reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
-    opt.print_result(run.measure_tokenizer(folder, corpus, **reading), as_json)
+    opt.print_result(run.measure_tokenizer(find_model_folder(folder), corpus, **reading), as_json)
 
 
 @app.command()
 def prepare(
     corpus: opt.Corpora,
     output: opt.Output,
-    tokenizer: Annotated[Path, typer.Option("--tokenizer", "-t", metavar="DIR", help="Tokenizer or model folder.")],
+    tokenizer: Annotated[
+        Path, typer.Option("--tokenizer", "-t", metavar="DIR", help="Folder of a tokenizer, a model or a run.")
+    ],
     held_out: Annotated[
         float, typer.Option(min=0.0, max=0.5, help="Fraction of documents held out for evaluation, selected by hash.")
     ] = 0.01,
@@ -124,9 +134,11 @@ def prepare(
     """Tokenize a corpus into shards. If interrupted, run the same command again to resume."""
     from bertsmith.data import prepare as run
     from bertsmith.data.shards import remove_shard_set
+    from bertsmith.model_io.run_folder import find_model_folder
     from bertsmith.reports import terminal
 
     reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
+    tokenizer = find_model_folder(tokenizer)
     if dry_run:
         facts = run.preview(corpus, tokenizer=tokenizer, read_options=reading["read_options"])
         opt.print_result(facts, as_json, lambda: terminal.facts_table(facts, title="dry run: nothing was written"))

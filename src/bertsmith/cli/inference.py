@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 import bertsmith.cli.options as opt
 from bertsmith import load
+from bertsmith.data.text_files import check_text
 
 app = typer.Typer()
 POOLING_HELP = (
@@ -47,7 +49,7 @@ def fill_mask(
     from bertsmith.reports import terminal_predictions
 
     options: dict[str, Any] = {"targets": target, "full_vocabulary": full_vocabulary}
-    result = load(model, device=device, **opening).fill_mask(text, top_k=top_k, **options)
+    result = load(model, device=device, **opening).fill_mask(check_text(text), top_k=top_k, **options)
     masks = result if result and isinstance(result[0], list) else [result]
     opt.print_result({"text": text, "fillings": masks}, as_json, lambda: terminal_predictions.fillings(masks))
 
@@ -66,7 +68,7 @@ def next_sentence(
     """Predict whether text B follows text A, or, with ALBERT's sentence-order head, whether A and B are in order."""
     from bertsmith.reports import terminal_predictions
 
-    result = load(model, device=device, **opening).next_sentence(first, second)
+    result = load(model, device=device, **opening).next_sentence(check_text(first), check_text(second))
     opt.print_result(result, as_json, lambda: terminal_predictions.next_sentence(result))
 
 
@@ -134,7 +136,9 @@ def classify(
     """Predict labels, or numbers for a regression model."""
     from bertsmith.reports import terminal_predictions
 
-    inputs = texts if second is None else [(text, second) for text in texts]
+    for text in texts:
+        check_text(text, instead=_advise_predict(model, text) if os.path.isfile(text) else "")
+    inputs = texts if second is None else [(text, check_text(second)) for text in texts]
     results = load(model, device=device, **opening).predict(inputs, top_k=top_k)
     lists = [one if isinstance(one, list) else [one] for one in results]
     facts = {"predictions": [{"text": text, "results": some} for text, some in zip(texts, lists, strict=True)]}
@@ -147,6 +151,8 @@ def ner(
     model: opt.ModelFolder,
     source: Source,
     unit: Unit = "word",
+    encoding: opt.Encoding = "utf-8",
+    errors: opt.DecodingErrors = "strict",
     device: opt.Device = "auto",
     as_json: opt.Json = False,
     *,
@@ -156,7 +162,8 @@ def ner(
     from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
-    entities = load(model, device=device, **opening).ner(read_text(source), unit=unit)
+    text = read_text(source, opt.read_options("file", "text", encoding, errors))
+    entities = load(model, device=device, **opening).ner(text, unit=unit)
     opt.print_result({"entities": entities}, as_json, lambda: terminal_predictions.entities(entities))
 
 
@@ -166,6 +173,8 @@ def tag_words(
     model: opt.ModelFolder,
     source: Source,
     unit: Unit = "word",
+    encoding: opt.Encoding = "utf-8",
+    errors: opt.DecodingErrors = "strict",
     device: opt.Device = "auto",
     as_json: opt.Json = False,
     *,
@@ -175,7 +184,8 @@ def tag_words(
     from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
-    words = load(model, device=device, **opening).tag_words(read_text(source), unit=unit)
+    text = read_text(source, opt.read_options("file", "text", encoding, errors))
+    words = load(model, device=device, **opening).tag_words(text, unit=unit)
     opt.print_result({"words": words}, as_json, lambda: terminal_predictions.word_labels(words))
 
 
@@ -189,6 +199,8 @@ def ask(
     ],
     top_k: TopK = 1,
     no_answer: Annotated[float | None, typer.Option(metavar="MARGIN", help=NO_ANSWER_HELP)] = None,
+    encoding: opt.Encoding = "utf-8",
+    errors: opt.DecodingErrors = "strict",
     device: opt.Device = "auto",
     as_json: opt.Json = False,
     *,
@@ -198,8 +210,10 @@ def ask(
     from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
-    passage = read_text(context)
-    result = load(model, device=device, **opening).answer(question, passage, top_k=top_k, no_answer=no_answer)
+    passage = read_text(context, opt.read_options("file", "text", encoding, errors))
+    result = load(model, device=device, **opening).answer(
+        check_text(question), passage, top_k=top_k, no_answer=no_answer
+    )
     answers = result if isinstance(result, list) else [result]
     facts = {"question": question, "answers": answers}
     opt.print_result(facts, as_json, lambda: terminal_predictions.answers(passage, answers))
@@ -219,7 +233,7 @@ def choose(
     """Choose one of several answers or endings."""
     from bertsmith.reports import terminal_predictions
 
-    result = load(model, device=device, **opening).choose(question, choices)
+    result = load(model, device=device, **opening).choose(check_text(question), choices)
     opt.print_result(result, as_json, lambda: terminal_predictions.choices(choices, result))
 
 
@@ -252,6 +266,7 @@ def rank(
     from bertsmith.reports import terminal_predictions
 
     reading = opt.read_options(_one_text_per_line(file_format, file), field, encoding, errors)
+    check_text(query)
     documents = read_texts(file, reading, limit=limit)
     prompts = {"prompt": prompt, "document_prompt": document_prompt}
     ranked = load(model, device=device, **opening).rank(query, documents, positive=positive, **prompts)[:top_k]
@@ -274,8 +289,17 @@ def attention(
     """Show the attention weights between the tokens of a text."""
     from bertsmith.reports import terminal_predictions
 
+    for one in (text, second or ""):
+        check_text(one)
     facts = load(model, device=device, **opening).attention(text, second).to_json(layer, head)
     opt.print_result(facts, as_json, lambda: terminal_predictions.attention_map(facts))
+
+
+def _advise_predict(model: Path, file: str) -> str:
+    from bertsmith.evaluation.evaluator import finetune_config_of
+
+    task = "" if finetune_config_of(model) else "--task classification "
+    return f"use bertsmith predict {model} {task}--file {file}"
 
 
 def _one_text_per_line(file_format: str, path: str) -> str:

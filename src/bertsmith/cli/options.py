@@ -41,7 +41,9 @@ DECODING_HELP = "Bytes that cannot be decoded: strict (an error), replace or ign
 DecodingErrors = Annotated[str, typer.Option("--errors", help=DECODING_HELP)]
 Workers = Annotated[int | None, at_least(1, "Processes; default: one per core.")]
 Limit = Annotated[int | None, at_least(1, "Read only the first N documents.")]
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, from bertsmith or transformers.")]
+ModelFolder = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Model folder of bertsmith or transformers, or a run folder.")
+]
 RECIPE_HELP = "A name such as bert/base, or the path of a recipe.json or .toml file."
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help=RECIPE_HELP)]
 Overrides = Annotated[list[str] | None, overrides("encoder.layers=4 steps=1000")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,24 +17,32 @@ app = typer.Typer()
 def init(
     recipe: Annotated[str | None, typer.Argument(metavar="[RECIPE]", help=opt.RECIPE_HELP)] = None,
     overrides: opt.Overrides = None,
+    task: Annotated[str, opt.option("--task", "Write a fine-tuning recipe for this task.", "TASK")] = "",
     output: Annotated[Path | None, opt.output("FILE", "TOML file to write; default: print it.")] = None,
     force: Annotated[bool, opt.option("--force", "Replace an existing file.")] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Write a recipe as a commented TOML file. Without a recipe, list all recipes."""
+    """Write a recipe as a commented TOML file, for pre-training or with --task for fine-tuning.
+
+    Without a recipe, list all recipes.
+    """
     from bertsmith import config, recipes
     from bertsmith.reports import terminal
     from bertsmith.training import recipe_toml
-    from bertsmith.training.recipe import FILES, with_overrides
+    from bertsmith.training.recipe import FILES, make_finetune_config, with_overrides
 
-    if recipe is None:
+    chosen: Any
+    if task:
+        chosen = make_finetune_config(task, "", {}, [*([recipe] if recipe else []), *(overrides or [])])
+    elif recipe:
+        chosen = with_overrides(recipes.find(recipe), overrides or [], from_file=recipe.endswith(FILES))
+    else:
         from bertsmith.training.preflight_trial import recipe_facts
 
         known = [{"recipe": name, "about": recipes.about(name)} for name in recipes.names()]
         facts: dict[str, Any] = {"recipes": [one | recipe_facts(recipes.find(one["recipe"])) for one in known]}
         opt.print_result(facts, as_json, lambda: terminal.recipe_list(facts["recipes"]))
         return
-    chosen = with_overrides(recipes.find(recipe), overrides or [], from_file=recipe.endswith(FILES))
     facts = {"recipe": chosen.name, "file": None if output is None else str(output), "settings": config.to_dict(chosen)}
     if output is not None:
         recipe_toml.write_toml(chosen, output, force=force)
@@ -52,11 +61,18 @@ def check(
     as_json: opt.Json = False,
 ) -> None:
     """Check a pre-training run before starting it. Tests recipe, data, a few training steps, speed and memory."""
+    chosen = recipe_for(recipe, data, overrides or [])
+    run_preflight(chosen, data, output, device=device, as_json=as_json)
+
+
+def recipe_for(name: str, data: Path, overrides: list[str]) -> Any:
+    """The recipe of that name or file with overrides, for a run on these shards."""
     from bertsmith import recipes
+    from bertsmith.training.pretrain_data import PretrainData
     from bertsmith.training.recipe import FILES, with_overrides
 
-    chosen = with_overrides(recipes.find(recipe), overrides or [], from_file=recipe.endswith(FILES))
-    run_preflight(chosen, data, output, device=device, as_json=as_json)
+    rows = partial(PretrainData.rows_per_epoch, data)
+    return with_overrides(recipes.find(name), overrides, from_file=name.endswith(FILES), rows_per_epoch=rows)
 
 
 def run_preflight(recipe: Any, data: Path, output: Path | None, *, device: str, as_json: bool) -> None:

@@ -60,7 +60,7 @@ def serve(
     if missing := [name for name in REQUIRED_PACKAGES if find_spec(name) is None]:
         raise BertsmithError(f"serving needs {', '.join(missing)}: pip install 'bertsmith[serve]'")
     limits = Limits(**{name: value for name, value in options.items() if hasattr(DEFAULTS, name)})
-    from bertsmith.evaluation.evaluator import find_model_folder
+    from bertsmith.model_io.run_folder import find_model_folder
     from bertsmith.server.app import build
     from bertsmith.server.monitoring import Log
     from bertsmith.server.server import listen

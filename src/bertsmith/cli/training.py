@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import bertsmith.cli.options as opt
-from bertsmith.cli.recipes import run_preflight
+from bertsmith.cli.recipes import recipe_for, run_preflight
 from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
@@ -28,7 +28,7 @@ def pretrain(
     data: opt.Data,
     output: RunFolder,
     overrides: opt.Overrides = None,
-    start: Annotated[str, typer.Option(metavar="MODEL", help="Model folder with the initial weights.")] = "",
+    start: Annotated[str, typer.Option(metavar="MODEL", help="Model folder or run with the initial weights.")] = "",
     resume: Resume = "auto",
     overwrite: opt.Overwrite = False,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, data order, masking and dropout.")] = None,
@@ -42,14 +42,12 @@ def pretrain(
     as_json: opt.Json = False,
 ) -> None:
     """Pre-train a model on shards. If interrupted, run the same command again to resume."""
-    from bertsmith import recipes
     from bertsmith.reports import terminal_runs
     from bertsmith.training.pretrain import pretrain as run_pretraining
-    from bertsmith.training.recipe import FILES, with_overrides
     from bertsmith.training.trackers import check_trackers
 
     flags = [*([f"start={start}"] if start else []), *([f"seed={seed}"] if seed is not None else [])]
-    chosen = with_overrides(recipes.find(recipe), [*flags, *(overrides or [])], from_file=recipe.endswith(FILES))
+    chosen = recipe_for(recipe, data, [*flags, *(overrides or [])])
     check_trackers(track or ())
     if dry_run:
         run_preflight(chosen, data, output, device=device, as_json=as_json)

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from bertsmith.config import did_you_mean
 from bertsmith.data import formats
-from bertsmith.data.text_files import SUFFIXES, OpenFile, printable, read_error, text_blocks
+from bertsmith.data.text_files import SUFFIXES, OpenFile, missing_path_error, printable, read_error, text_blocks
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.types import Document
 
@@ -140,11 +140,7 @@ def _files_of(path: Path) -> list[Path]:
         if not matches:
             raise DataError(f"no file matches {printable(path)}")
         return [file for match in matches for file in _files_of(Path(match))]
-    parent = path.parent
-    if not parent.is_dir():
-        raise DataError(f"{printable(path)} does not exist: the folder {printable(parent)} is missing")
-    near = did_you_mean(path.name, os.listdir(parent), "" if parent == Path() else f"{printable(parent)}/")
-    raise DataError(f"{printable(path)} does not exist{near}")
+    raise missing_path_error(path)
 
 
 def _files_below(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Files -> blocks of text: opening, decompressing and decoding, with one-line errors.
+"""Paths of text files, and files -> blocks of text: opening, decompressing and decoding, with one-line errors.
 
 Blocks have a fixed size, so that a file has the same blocks whether it is compressed or not.
 """
@@ -19,6 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from bertsmith.config import did_you_mean
 from bertsmith.errors import DataError, StorageError
 
 BLOCK = 2**20
@@ -31,11 +32,59 @@ MAGIC = {
 }
 ARCHIVES = {"zip": (0, b"PK\x03\x04"), "7-Zip": (0, b"7z\xbc\xaf\x27\x1c"), "tar": (257, b"ustar")}
 SURROGATE = re.compile("[\ud800-\udfff]")
+MAX_PATH = 200  # characters of a string that looks like a path although it does not exist
+EXTENSION = re.compile(
+    r"\.(txt|text|csv|tsv|tab|jsonl?|ndjson|parquet|arrow|md|rst|html?|xml|log|conllu?|bio|iob|tokens|raw|docx?|pdf|xlsx?|"
+    r"npy|zip|tar|gz|bz2|xz|zst)",
+    re.IGNORECASE,
+)
 
 
 def printable(path: str | os.PathLike[str]) -> str:
     """A path that can be printed even if its name is not UTF-8."""
     return os.fsencode(path).decode("utf-8", "replace")
+
+
+def looks_like_path(text: str) -> bool:
+    """Whether a string is the path of a file or folder, or probably a mistyped one, rather than a text.
+
+    A string that is not an existing path looks like one if it is short, has no white space, and has the extension of a
+    data file (`new.txt`), starts like a path (`./new`) or lies below an existing folder (`corpus/new`). URLs, words,
+    `and/or` and `24/7` do not.
+    """
+    if not text or "\n" in text or "\0" in text or len(text) > 4096:
+        return False
+    if os.path.lexists(text):
+        return True
+    if len(text) > MAX_PATH or any(map(str.isspace, text)) or "://" in text or text.startswith("www."):
+        return False
+    if EXTENSION.fullmatch(os.path.splitext(text)[1]) or text.startswith(("./", "../", "~/")):
+        return True
+    folder = re.match(r"[/\\]*[^/\\]+(?=[/\\])", text)
+    return folder is not None and os.path.isdir(folder[0])
+
+
+def missing_path_error(path: str | os.PathLike[str], advice: str = "") -> DataError:
+    """The error for a path that does not exist, with the nearest name in its folder."""
+    parent, name = os.path.split(printable(path).rstrip(os.sep))
+    if parent and not os.path.isdir(parent):
+        near = f": the folder {parent} is missing"
+    else:
+        near = did_you_mean(name, map(printable, os.listdir(parent or ".")), f"{parent}/" if parent else "")
+    return DataError(f"{printable(path)} does not exist{near}{advice}")
+
+
+def check_text(text: str, *, instead: str = "") -> str:
+    """The text; an error if it looks like a path. `instead`: what to do with an existing file."""
+    if not looks_like_path(text):
+        return text
+    anyway = f'; to use the name itself as a text, add a space: "{text} "'
+    if not os.path.exists(text):
+        raise missing_path_error(text, anyway)
+    if os.path.isdir(text):
+        raise DataError(f"{text} is a folder, but a text is expected{anyway}")
+    instead = instead or f'pass its contents, "$(cat {text})"'
+    raise DataError(f"{text} is a file, but a text is expected: {instead}{anyway}")
 
 
 def read_error(path: str | os.PathLike[str], error: OSError) -> DataError | StorageError:

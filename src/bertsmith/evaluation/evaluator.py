@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -15,17 +15,17 @@ from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.model_folder import CONFIG, open_model
+from bertsmith.model_io.model_folder import open_model
+from bertsmith.model_io.run_folder import RECIPE, find_model_folder
 from bertsmith.objectives.objective import objective_class
-from bertsmith.reports.run_history import RECIPE
+from bertsmith.suggestions import OtherNames
 from bertsmith.system.devices import choose_device
 from bertsmith.system.progress import Progress
 from bertsmith.tasks.task import SPLITS, Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetune_data import predict_logits
-from bertsmith.training.recipe import TASKS, FinetuneConfig, find_task, task_name
+from bertsmith.training.recipe import EVALUATION_NAMES, TASKS, FinetuneConfig, find_task, task_name
 
-RUN_MODELS = ("best", "last")  # model folders of a run, in order of preference
 CHUNK = 1024  # examples: bounds the memory and the interval between progress updates
 
 
@@ -33,6 +33,7 @@ CHUNK = 1024  # examples: bounds the memory and the interval between progress up
 class EvaluationConfig:
     """Settings of an evaluation."""
 
+    other_names: ClassVar[OtherNames] = EVALUATION_NAMES
     task: Annotated[Any, Registry(TASKS)]
     max_length: int = 0  # tokens of a row; 0: the task's default, at most the model's positions
     bf16: bool = False  # compute in bfloat16
@@ -91,18 +92,6 @@ class Evaluator:
         truncated = truncated_examples(features)
         flags = [index in truncated for index in range(len(examples))]
         return Chunk(list(examples), predictions, lengths, flags, sum(len(one.rows) for one in features))
-
-
-def find_model_folder(path: str | Path) -> Path:
-    """The model folder: the path itself, or the best model of the run folder."""
-    folder = Path(path)
-    if not (folder / CONFIG).exists():
-        for name in RUN_MODELS:
-            if (folder / name).is_dir():
-                return folder / name
-        if (folder / RECIPE).is_file():
-            raise DataError(f"{folder} is a run without a model: resume it with the command that started it")
-    return folder
 
 
 def finetune_config_of(model: str | Path) -> FinetuneConfig | None:

@@ -20,6 +20,7 @@ from bertsmith.model_io.checksums import CHECKSUMS, checksums_file, read_checksu
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import plain
 from bertsmith.model_io.model_folder import CARD, check_target, open_model, save_model
+from bertsmith.model_io.run_folder import find_model_folder
 from bertsmith.model_io.sentence_transformers import (
     MODULES,
     SentenceSettings,
@@ -55,6 +56,7 @@ def export_sentence_transformers(
     check_target(final, replace=False)
     if pooling not in (None, *POOLINGS):
         raise BertsmithError(f'pooling "{pooling}" does not exist: choose {", ".join(POOLINGS)}')
+    folder = find_model_folder(folder)
     model, words, _ = open_model(folder, ignore_heads=True, tokenizer=tokenizer)
     settings, encoder = _settings(folder, model, pooling, normalize), model.encoder
     if settings.pooling == "pooled" and tanh_pooler(encoder) is None:

@@ -5,8 +5,12 @@ N texts in a batch, L tokens of a text, T flat tokens, D width.
 
 from __future__ import annotations
 
+import base64
+import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -18,11 +22,15 @@ from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.forward import ModelInput, Query
 from bertsmith.model_io.model import Model
+from bertsmith.reports import html
 from bertsmith.types import Batch, Encoding
 
 Pooling = Literal["mean", "first", "max", "mean_sqrt_len", "pooled"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)
 Combine = Literal["mean", "concat"]
+CELL = 18  # pixels of a token in a heat map
+MAX_TOKENS = 128  # of a heat map
+MAX_TOKEN = 12  # characters of a label
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,27 @@ class Attention:
             "weights": self.select(layer, head).tolist(),
             "truncated": self.truncated,
         }
+
+    def _repr_html_(self) -> str:
+        """A heat map of the mean over layers and heads; colours follow the square root, as on the server's page."""
+        layers, heads, length, _ = self.weights.shape
+        count = min(length, MAX_TOKENS)
+        edge, side = 8 * MAX_TOKEN, CELL * count
+        weights = self.select()[:count, :count]
+        labels = []
+        for index, token in enumerate(self.tokens[:count]):
+            text = escape(token if len(token) <= MAX_TOKEN else f"{token[: MAX_TOKEN - 1]}…")
+            middle = edge + (index + 0.5) * CELL + 4
+            labels.append(f'<text x="{edge - 5}" y="{middle}" text-anchor="end">{text}</text>')
+            labels.append(f'<text transform="translate({middle} {edge - 5}) rotate(-90)">{text}</text>')
+        picture = f'<image x="{edge}" y="{edge}" width="{side}" height="{side}" href="{_heat_map(weights)}"'
+        title = f"Attention, mean of {layers} layers × {heads} heads; rows: query tokens, columns: key tokens"
+        rest = f"; the first {count} of {length} tokens" if count < length else ""
+        return html.notebook(
+            f'<p>{title}; darkest: {weights.max():.1%}{rest}</p><svg role="img" aria-label="{title}" '
+            f'width="{edge + side}" height="{edge + side}">{"".join(labels)}'
+            f'{picture} style="image-rendering: pixelated"/></svg>'
+        )
 
 
 @dataclass(frozen=True)
@@ -177,3 +206,19 @@ def normalized(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """The vectors divided by their L2 norms."""
     unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
     return unit
+
+
+def _heat_map(weights: NDArray[np.float32]) -> str:
+    """A data URL of a PNG with one blue pixel for each weight, more opaque for higher ones."""
+    height, width = weights.shape
+    shades = np.rint(np.sqrt(weights / max(float(weights.max()), 1e-12)) * 255).astype(np.uint8)
+    rows = b"".join(b"\0" + row.tobytes() for row in shades)  # no filter
+    palette, opacity = bytes((31, 111, 180)) * 256, bytes(range(256))
+    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)  # 8 bits, with a palette
+    parts = {b"IHDR": header, b"PLTE": palette, b"tRNS": opacity, b"IDAT": zlib.compress(rows), b"IEND": b""}
+    chunks = (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in parts.items()
+    )
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

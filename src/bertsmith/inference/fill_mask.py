@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.forward import LogitsQuery, ModelInput, TextModel, check_top_k, require_pipeline
+from bertsmith.inference.predictions import Predictions
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
@@ -35,7 +36,7 @@ class FillMaskPipeline(TextModel):
 
     def fill_mask(
         self, text: str, *, top_k: int = 5, targets: Sequence[str] | None = None, full_vocabulary: bool = False
-    ) -> list[Any]:
+    ) -> Predictions[Any]:
         """The most likely tokens for each mask of a text, best first: `{"score", "token", "token_str", "sequence"}`.
 
         Adjacent masks are filled together, as one word or phrase; `token` is then a list. With `targets`, these words
@@ -47,14 +48,18 @@ class FillMaskPipeline(TextModel):
         """
         require_pipeline(self.model, "fill-mask")
         check_top_k(top_k)
+        if not isinstance(text, str):
+            raise BertsmithError(f"fill_mask takes one text, not {type(text).__name__}: call it once for each text")
         self.check_words(text.replace(self.tokenizer.id_to_token(self.tokenizer.mask_id), " "))
         results = [
-            _score_targets(self, text, run, targets, full_vocabulary=full_vocabulary)[:top_k]
-            if targets
-            else _beam_search(self, text, run, top_k=top_k, full_vocabulary=full_vocabulary)
+            Predictions(
+                _score_targets(self, text, run, targets, full_vocabulary=full_vocabulary)[:top_k]
+                if targets
+                else _beam_search(self, text, run, top_k=top_k, full_vocabulary=full_vocabulary)
+            )
             for run in find_masks(self.tokenizer, text)
         ]
-        return results[0] if len(results) == 1 else results
+        return results[0] if len(results) == 1 else Predictions(results, group="mask")
 
 
 def find_masks(tokenizer: Tokenizer, text: str) -> list[MaskRun]:

@@ -6,10 +6,9 @@ N texts, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import product
-from typing import Any
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.forward import LogitsQuery, ModelInput, TextModel, check_top_k, require_pipeline
+from bertsmith.inference.predictions import Answer, Choice, Label, Predictions
 from bertsmith.objectives.objective import Pipeline
 from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.question_answering import QuestionAnsweringTask
@@ -38,26 +38,39 @@ LABEL_PIPELINES: tuple[Pipeline, ...] = ("text-classification", "multi-label-cla
 TEXT_PIPELINES: tuple[Pipeline, ...] = (*LABEL_PIPELINES, "text-regression")
 ANSWER_FIELDS = {"answer": "text", "score": "probability", "start": "start", "end": "end"}
 
-
-@dataclass(frozen=True)
-class Probabilities:
-    """Class probabilities of each text."""
-
-    values: NDArray[np.float64]  # [N, K]
-    labels: tuple[str, ...]  # [K]
-    windows: tuple[int, ...]  # [N] number of windows of each text
+Pair: TypeAlias = tuple[str, str]
+Texts: TypeAlias = (
+    Iterable[str] | Iterable[Pair] | Iterable[Sequence[str]]
+)  # also pandas Series, Arrow and numpy arrays
 
 
 class TextPipelines(TextModel):
     """The pipelines of `Predictor`."""
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of the classification head: the columns of `predict_proba`. Empty without such a head."""
+        name = self.model.head_for(*LABEL_PIPELINES, "token-classification")
+        head: Any = self.model.objectives[name] if name else None
+        return tuple(head.config.labels) if head else ()
+
+    @overload
+    def predict(self, texts: str | Pair, *, top_k: Literal[1] = 1) -> Label: ...  # type: ignore[overload-overlap]
+    @overload
+    def predict(self, texts: str | Pair, *, top_k: int) -> Predictions[Label]: ...  # type: ignore[overload-overlap]
+    @overload
+    def predict(self, texts: Texts, *, top_k: Literal[1] = 1) -> Predictions[Label]: ...  # type: ignore[overload-overlap]
+    @overload
+    def predict(self, texts: Texts, *, top_k: int) -> Predictions[Predictions[Label]]: ...
+
     def predict(self, texts: Any, *, top_k: int = 1) -> Any:
         """The label of each text, `{"label", "score"}`, or the value of a regression model, `{"score"}`.
 
-        A string, or a tuple of two strings (a pair), gives one result; a list gives a list. With `top_k` over 1 each
-        result is a list of labels, the most likely first. A multi-label model gives every label with a probability of
-        its own, or the `top_k`, in this order: those over 0.5 are predicted. Texts that are too long are read in
-        overlapping windows whose logits are averaged; the result then has `windows`, their number.
+        A string, or a tuple of two strings (a pair), gives one result. A list, a generator, a pandas Series or an array
+        of strings or pairs gives a list. With `top_k` over 1 each result is a list of labels, the most likely first. A
+        multi-label model gives every label with a probability of its own, or the `top_k`, in this order: those over 0.5
+        are predicted. Texts that are too long are read in overlapping windows whose logits are averaged; the result
+        then has `windows`, their number.
         """
         check_top_k(top_k)
         task = self._text_task()
@@ -68,19 +81,19 @@ class TextPipelines(TextModel):
                 results.append(_with_windows({"score": prediction.value}, windows))
                 continue
             best = sorted(prediction.detail["probabilities"].items(), key=lambda item: -item[1])
-            labels = [_with_windows({"label": label, "score": score}, windows) for label, score in best]
+            labels = Predictions(_with_windows({"label": label, "score": score}, windows) for label, score in best)
             every = top_k == 1 and isinstance(task, MultiLabelTask)
-            results.append(labels if every else labels[0] if top_k == 1 else labels[:top_k])
-        return results[0] if single else results
+            results.append(labels if every else labels[0] if top_k == 1 else Predictions(labels[:top_k]))
+        return results[0] if single else Predictions(results)
 
-    def predict_proba(self, texts: Any) -> Probabilities:
-        """The probability of each label for each text or pair; windows as in `predict`."""
+    def predict_proba(self, texts: str | Pair | Texts) -> NDArray[np.float64]:
+        """The probabilities of each text or pair, in the order of `labels` [N, K]; windows as in `predict`."""
         require_pipeline(self.model, *LABEL_PIPELINES)
         task = self._text_task()
         assert isinstance(task, ClassificationTask)
-        predictions, windows = self._predict_texts(as_texts(texts)[0], task)
+        predictions, _ = self._predict_texts(as_texts(texts)[0], task)
         values = [list(prediction.detail["probabilities"].values()) for prediction in predictions]
-        return Probabilities(np.array(values, np.float64).reshape(-1, len(task.labels)), task.labels, windows)
+        return np.array(values, np.float64).reshape(-1, len(task.labels))
 
     def score_pairs(self, query: str, documents: Sequence[str], *, positive: str) -> list[dict[str, Any]]:
         """The score of each document as the second text of a pair: the regression value, or p(positive label)."""
@@ -111,6 +124,15 @@ class TextPipelines(TextModel):
         probabilities = dict(zip(head.class_names, torch.from_numpy(logits).softmax(-1).tolist(), strict=True))
         return {"objective": name, **probabilities, "truncated": any(row.truncated)}
 
+    @overload
+    def answer(  # type: ignore[overload-overlap]
+        self, question: str, context: str, *, top_k: Literal[1] = 1, no_answer: float | None = None
+    ) -> Answer: ...
+    @overload
+    def answer(
+        self, question: str, context: str, *, top_k: int, no_answer: float | None = None
+    ) -> Predictions[Answer]: ...
+
     def answer(self, question: str, context: str, *, top_k: int = 1, no_answer: float | None = None) -> Any:
         """The span of the context that answers, `{"answer", "score", "start", "end"}`; a list if `top_k` is over 1.
 
@@ -139,9 +161,9 @@ class TextPipelines(TextModel):
         best = sorted(prediction.detail["answers"], key=lambda one: one["text"] != prediction.value)  # the chosen first
         results = [one | truncated for one in _renamed(best[:top_k], ANSWER_FIELDS)]
         results = results or [{"answer": "", "score": 0.0, "start": 0, "end": 0}]  # the context has no tokens
-        return results[0] if top_k == 1 else results
+        return results[0] if top_k == 1 else Predictions(results)
 
-    def choose(self, question: str, choices: Sequence[str]) -> dict[str, Any]:
+    def choose(self, question: str, choices: Sequence[str]) -> Choice:
         """The most likely of several choices: `{"choice", "index", "score", "probabilities"}`.
 
         `truncated` is added if a choice was longer than the model's maximum length.
@@ -152,8 +174,9 @@ class TextPipelines(TextModel):
         example = Example(id="0", texts=(question, *choices), source="this question")
         task.check("test", [example])
         (prediction,), truncated = self._predict_examples(task, [example], length=self.max_length)
-        result = {"choice": prediction.detail["choice"], "index": prediction.value, "score": prediction.score}
-        return result | {"probabilities": prediction.detail["probabilities"]} | truncated
+        result: Any = {"choice": prediction.detail["choice"], "index": prediction.value, "score": prediction.score}
+        chosen: Choice = result | {"probabilities": prediction.detail["probabilities"]} | truncated
+        return chosen
 
     def _text_task(self, *, positive: str = "") -> ClassificationTask | RegressionTask:
         """The task of the model's text-level head."""
@@ -209,11 +232,40 @@ def _renamed(spans: Sequence[Any], fields: dict[str, str]) -> list[dict[str, Any
 def as_texts(inputs: Any) -> tuple[list[tuple[str, ...]], bool]:
     """The inputs as tuples of one or two texts, and whether it was a single one: a string, or a tuple of two."""
     single = isinstance(inputs, str) or (isinstance(inputs, tuple) and [*map(type, inputs)] == [str, str])
-    texts = [tuple(one) if isinstance(one, tuple | list) else (one,) for one in ([inputs] if single else inputs)]
+    listed = [inputs] if single else as_list(inputs)
+    texts = [tuple(one) if isinstance(one, tuple | list) else (one,) for one in listed]
     for index, one in enumerate(texts):
-        if len(one) > 2 or not one or not all(isinstance(text, str) for text in one):
-            raise BertsmithError(f"input {index} is not a string or a pair of strings: {one!r:.80}")
+        if len(one) not in (1, 2) or not all(isinstance(text, str) for text in one):
+            raise BertsmithError(
+                f"text {index} is {_shown(listed[index])}: it must be a string, or a tuple or list of two strings"
+            )
     return texts, single
+
+
+def as_list(inputs: Any) -> list[Any]:
+    """The items of a list, a generator, a pandas Series, or an Arrow or numpy array; an error for other types."""
+    if isinstance(inputs, str | bytes | Mapping | Set) or hasattr(inputs, "columns") or not hasattr(inputs, "__iter__"):
+        kind = "a table: pass one of its columns" if hasattr(inputs, "columns") else f"{_shown(inputs)}: pass a list"
+        raise BertsmithError(f"the texts are {kind} of strings")
+    convert = getattr(inputs, "to_pylist", None) or getattr(inputs, "tolist", None)
+    return list(convert() if convert else inputs)
+
+
+def string_list(texts: Any) -> list[str]:
+    """The texts of a string or of `as_list`; an error for an item that is not a string."""
+    listed = [texts] if isinstance(texts, str) else as_list(texts)
+    for index, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise BertsmithError(f"text {index} is {_shown(text)}: it must be a string")
+    return listed
+
+
+def _shown(value: Any) -> str:
+    """A value of the wrong type, for an error message."""
+    if value is None or isinstance(value, int | float):
+        return str(value)
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:60] + '…'}"
 
 
 def window_rows(texts: Sequence[Encoded], tokenizer: Tokenizer, *, length: int) -> list[Row]:

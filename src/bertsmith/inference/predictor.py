@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self, cast, overload
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
@@ -26,16 +27,27 @@ from bertsmith.inference.encoder_outputs import (
     normalized,
 )
 from bertsmith.inference.fill_mask import FillMaskPipeline
-from bertsmith.inference.forward import CHECKED_TEXTS, Backend, LocalBackend, ModelInput
-from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines
+from bertsmith.inference.forward import CHECKED_TEXTS, Backend, LocalBackend, ModelInput, Query
+from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines, as_list, string_list
 from bertsmith.inference.precision import Precision, convert_precision
+from bertsmith.inference.predictions import Predictions, Ranked
 from bertsmith.inference.word_labels import WordLabelPipelines
+from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.model_folder import FolderFacts, open_model
-from bertsmith.model_io.sentence_transformers import DenseLayer, SentenceSettings, read_sentence_settings
+from bertsmith.model_io.model_folder import FolderFacts, open_model, save_model
+from bertsmith.model_io.run_folder import find_model_folder
+from bertsmith.model_io.sentence_transformers import (
+    MODULES,
+    DenseLayer,
+    SentenceSettings,
+    read_sentence_settings,
+    sentence_files,
+)
 from bertsmith.system.devices import choose_device
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
+
+MAX_LABELS = 6  # of a head in `repr`
 
 
 @dataclass(frozen=True)
@@ -49,10 +61,13 @@ class Tokenized:
 
 
 class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
-    """The result of `bertsmith.load`. Immutable, so threads may share it.
+    """The result of `bertsmith.load`. Threads may share it; only `to` and `close` change it.
 
     The predictor owns the model: it moves it to the device and converts its linear layers to the precision. `backend`
     runs the forward passes; the default runs them in the caller's thread.
+
+    >>> with bertsmith.load("my-model") as model:
+    ...     model.predict(["A fine film.", "A waste of time."])
     """
 
     def __init__(
@@ -65,11 +80,15 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         precision: Precision = "float32",
         backend: Backend | None = None,
         sentence_settings: SentenceSettings = SentenceSettings(),
+        run: Any = None,
     ) -> None:
+        """`run`: the training run that the model is from."""
+        self.parameters = parameter_count(model)
         autocast = convert_precision(model, precision, device)
         self.model = model.eval().to(device)
         self.tokenizer = tokenizer
         self.facts = facts
+        self.run = run
         self.device = device
         self.precision = precision
         self.max_length = model.encoder.max_positions
@@ -77,16 +96,97 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         self.max_embedding_length = min(sentence_settings.max_length or self.max_length, self.max_length)
         local = LocalBackend(self.model, padding_id=tokenizer.padding_id, device=device, autocast=autocast)
         self.backend: Backend = backend or local
+        self._opening: dict[str, Any] = {}
 
     @classmethod
     def open(
-        cls, folder: str | Path, *, device: str = "auto", precision: Precision = "float32", **opening: Any
+        cls,
+        folder: str | Path,
+        *,
+        device: str = "auto",
+        precision: Precision = "float32",
+        run: Any = None,
+        **opening: Any,
     ) -> Self:
-        """Loads a model folder written by bertsmith or transformers; `opening`: keywords of `open_model`."""
-        chosen = choose_device(device)
+        """Loads a model folder of bertsmith or transformers, or of a run; `opening`: keywords of `open_model`."""
+        chosen, folder = choose_device(device), find_model_folder(folder)
         model, tokenizer, facts = open_model(folder, **opening)
         settings = read_sentence_settings(folder, model.encoder)
-        return cls(model, tokenizer, facts=facts, device=chosen, precision=precision, sentence_settings=settings)
+        about: dict[str, Any] = {"facts": facts, "sentence_settings": settings, "run": run}
+        predictor = cls(model, tokenizer, device=chosen, precision=precision, **about)
+        predictor._opening = opening
+        return predictor
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Writes a model folder with the tokenizer, the heads and the settings of embeddings.
+
+        `bertsmith.load` of the folder gives the same outputs. `overwrite` replaces a model folder, but no other folder
+        or file. A predictor in bfloat16 or int8 copies the float32 weights of the folder that it was loaded from.
+        """
+        target = Path(folder)
+        if not overwrite and (target.is_file() or (target.is_dir() and any(target.iterdir()))):
+            raise BertsmithError(f"{target} exists: choose another folder, or pass overwrite=True to replace a model")
+        settings = self.sentence_settings
+        if settings.unread:
+            raise BertsmithError(f"{settings.unread}; to save the model without them, load a folder without {MODULES}")
+        model = self._float32_model()
+        files = sentence_files(settings, model.encoder) if settings != SentenceSettings() else None
+        save_model(model, self.tokenizer, target, extra_files=files, replace=overwrite)
+        return target
+
+    def _float32_model(self) -> Model:
+        if isinstance(self.backend, ClosedBackend):
+            self.backend.run()
+        if self.precision == "float32":
+            return self.model
+        if self.facts is None:
+            raise BertsmithError(
+                f"a predictor in {self.precision} is saved with the weights of its folder, and this one was not loaded "
+                "from a folder: save it with precision float32"
+            )
+        model, _, _ = open_model(self.facts.folder, **self._opening)
+        converted = self.model.state_dict()
+        for name, value in model.state_dict().items():
+            if converted[name].dtype == value.dtype and not torch.equal(converted[name].cpu(), value):
+                raise BertsmithError(f"{self.facts.folder} has changed since it was loaded: load it again to save it")
+        return model
+
+    def to(self, device: str) -> Self:
+        """Moves the model to `cpu`, `cuda`, `mps` or `auto`, and returns this predictor, as torch modules do."""
+        if not isinstance(self.backend, LocalBackend):
+            raise BertsmithError(
+                "only a predictor that runs the model itself can be moved: call to() before with_backend"
+            )
+        self.device = choose_device(device)
+        self.model.to(self.device)
+        padding, autocast = self.tokenizer.padding_id, self.backend.autocast
+        self.backend = LocalBackend(self.model, padding_id=padding, device=self.device, autocast=autocast)
+        return self
+
+    def close(self) -> None:
+        """Frees the memory of the model and closes the backend. The predictor cannot compute anything any more."""
+        if close := getattr(self.backend, "close", None):
+            close()
+        self.model.to("meta")
+        self.backend = ClosedBackend()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        kind = type(self.model.encoder).__module__.rpartition(".")[2]
+        heads = [f"{name} ({_listed(labels)})" if labels else name for name, labels in self._head_labels().items()]
+        folder = f", folder {str(self.facts.folder)!r}" if self.facts else ""
+        closed = "closed" if isinstance(self.backend, ClosedBackend) else f"{self.precision} on {self.device}"
+        about = f"{kind}, {self.parameters:,} parameters, heads: {', '.join(heads) or 'none'}, {closed}"
+        return f"{type(self).__name__}({about}{folder})"
+
+    def _head_labels(self) -> dict[str, tuple[str, ...]]:
+        heads: Any = self.model.objectives
+        return {name: getattr(getattr(head, "config", None), "labels", ()) for name, head in heads.items()}
 
     def with_backend(self, backend: Backend) -> Self:
         """The same model with another backend, such as an `Engine` that many threads share."""
@@ -97,12 +197,12 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
     def rank(
         self,
         query: str,
-        documents: Sequence[str],
+        documents: Iterable[str],
         *,
         positive: str = "",
         prompt: str | None = None,
         document_prompt: str | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> Predictions[Ranked]:
         """The documents, best first: `{"index", "score", "text"}`.
 
         A classification or regression model scores pairs of query and document, by its value or by the probability of
@@ -111,6 +211,7 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         `document_prompt` name prompts for embeddings; the defaults are those of sentence-transformers' `encode_query`
         and `encode_document`: `query` and `document` if the model folder has them.
         """
+        documents = string_list(documents)
         if self.model.head_for(*TEXT_PIPELINES):
             scored = self.score_pairs(query, documents, positive=positive)
         else:
@@ -121,8 +222,8 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
                 {"score": score, **({"truncated": True} if index in truncated else {})}
                 for index, score in enumerate((embeddings.vectors @ query_embedding.vectors[0]).tolist())
             ]
-        results = [{"index": index, **one, "text": documents[index]} for index, one in enumerate(scored)]
-        return sorted(results, key=lambda one: -one["score"])
+        results: list[Any] = [{"index": index, **one, "text": documents[index]} for index, one in enumerate(scored)]
+        return Predictions(sorted(results, key=lambda one: -one["score"]))
 
     def _prompt_for(self, role: str, given: str | None = None) -> str:
         return given if given is not None else role if role in self.sentence_settings.prompts else ""
@@ -140,24 +241,30 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         (weights,) = self.backend.run(AttentionQuery(), [ModelInput((row,))])
         return Attention(self._tokens(row.ids), row.offsets, row.sequence_ids, weights, any(row.truncated))
 
-    def similarity(self, first: str | Sequence[str], second: str | Sequence[str], **options: Any) -> Any:
+    @overload
+    def similarity(self, first: str, second: str, **options: Any) -> float: ...
+    @overload
+    def similarity(self, first: Iterable[str], second: Iterable[str], **options: Any) -> NDArray[np.float32]: ...
+
+    def similarity(self, first: str | Iterable[str], second: str | Iterable[str], **options: Any) -> Any:
         """The cosine similarity of two texts, or of all pairs of two lists [first, second]; options as in `embed`.
 
         Texts over the maximum length are truncated; `embed` reports which.
         """
-        sides = [[side] if isinstance(side, str) else list(side) for side in (first, second)]
-        left, right = (self.embed(side, **options | {"normalize": True}).vectors for side in sides)
+        left, right = (
+            self.embed(string_list(side), **options | {"normalize": True}).vectors for side in (first, second)
+        )
         cosines = left @ right.T
         return float(cosines[0, 0]) if isinstance(first, str) and isinstance(second, str) else cosines
 
-    def encode(self, texts: str | Sequence[str], **options: Any) -> NDArray[np.float32]:
+    def encode(self, texts: str | Iterable[str], **options: Any) -> NDArray[np.float32]:
         """One vector for each text [texts, D], or one [D] for a single string; options as in `embed`."""
         vectors = self.embed([texts] if isinstance(texts, str) else texts, **options).vectors
         return vectors[0] if isinstance(texts, str) else vectors
 
     def embed(
         self,
-        texts: Sequence[str] | Sequence[Sequence[int]],
+        texts: Iterable[str] | Iterable[Sequence[int]],
         *,
         pooling: Pooling | None = None,
         layers: Sequence[int] = (-1,),
@@ -180,7 +287,7 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         pooling = pooling or cast(Pooling, settings.pooling)
         normalize = settings.normalize if normalize is None else normalize
         checked = check_embedding_options(self.model.encoder, pooling=pooling, layers=layers, combine=combine)
-        rows = self._rows(self.with_prompt(texts, prompt), self.max_embedding_length)
+        rows = self._rows(self.with_prompt(_texts_or_ids(texts), prompt), self.max_embedding_length)
         results = self.backend.run(EmbeddingQuery(pooling, checked, combine), [ModelInput((row,)) for row in rows])
         vectors = np.stack(results) if results else np.empty((0, self.model.encoder.width), np.float32)
         for layer in dense:
@@ -216,21 +323,22 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         """As `embed`, for texts given as token ids without special tokens."""
         return self.embed(ids, **options)
 
-    def embed_all(self, texts: Sequence[str], *, layer: int = -1) -> TokenEmbeddings:
+    def embed_all(self, texts: Iterable[str], *, layer: int = -1) -> TokenEmbeddings:
         """The output of one layer for every token of each text, special tokens included."""
         check_embedding_options(self.model.encoder, pooling="mean", layers=[layer])
-        rows = self._rows(texts, self.max_length)
+        rows = self._rows(_texts_or_ids(texts), self.max_length)
         vectors = self.backend.run(TokenEmbeddingQuery(layer), [ModelInput((row,)) for row in rows])
         return TokenEmbeddings(vectors, [self._tokens(row.ids) for row in rows], _truncated(rows))
 
-    def tokenize(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[Tokenized]:
+    def tokenize(self, texts: Iterable[str], *, special_tokens: bool = True) -> list[Tokenized]:
         """The tokens of each text, without truncation."""
-        return [self._tokenized(one, special_tokens=special_tokens) for one in self.tokenizer.encode_batch(texts)]
+        encoded = self.tokenizer.encode_batch(string_list(texts))
+        return [self._tokenized(one, special_tokens=special_tokens) for one in encoded]
 
-    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+    def count_tokens(self, texts: Iterable[str]) -> list[int]:
         """The number of tokens of each text, special tokens included; texts over `max_length` would be truncated."""
         specials = sum(isinstance(part, int) for part in self.tokenizer.frame_ids.single)
-        return [len(encoded) + specials for encoded in self.tokenizer.encode_batch(texts)]
+        return [len(encoded) + specials for encoded in self.tokenizer.encode_batch(string_list(texts))]
 
     def _tokenized(self, encoded: Encoded, *, special_tokens: bool) -> Tokenized:
         ids, offsets, special = encoded.ids, encoded.offsets, np.zeros(len(encoded), np.bool_)
@@ -243,8 +351,7 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
     def _tokens(self, ids: NDArray[np.int32]) -> tuple[str, ...]:
         return tuple(map(self.tokenizer.id_to_token, ids.tolist()))
 
-    def _rows(self, texts: Sequence[str] | Sequence[Sequence[int]], max_length: int) -> list[Row]:
-        inputs: list[Any] = list(texts)
+    def _rows(self, inputs: Sequence[Any], max_length: int) -> list[Row]:
         as_ids = bool(inputs) and not isinstance(inputs[0], str)
         self.check_words(*([] if as_ids else inputs[:CHECKED_TEXTS]))
         encoded = list(map(self._encoded_ids, inputs)) if as_ids else self.tokenizer.encode_batch(inputs)
@@ -256,6 +363,23 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
             if not 0 <= number < size:
                 raise BertsmithError(f"token id {number} is outside the vocabulary of {size} tokens")
         return Encoded(np.array(ids, np.int32), np.zeros((count, 2), np.int32), np.arange(count, dtype=np.int32))
+
+
+class ClosedBackend:
+    """The backend of a closed predictor."""
+
+    def run(self, query: Query | None = None, inputs: Sequence[ModelInput] = ()) -> list[Any]:
+        raise BertsmithError("this predictor is closed: load the model again")
+
+
+def _texts_or_ids(texts: Any) -> list[Any]:
+    listed = as_list(texts)
+    as_ids = (isinstance(one, Sequence | np.ndarray) and not isinstance(one, str) for one in listed)
+    return listed if listed and all(as_ids) else string_list(listed)
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return ", ".join(labels) if len(labels) <= MAX_LABELS else f"{len(labels)} labels"
 
 
 def _truncated(rows: Sequence[Row]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
-from bertsmith.errors import BertsmithError, DataError
+from bertsmith.data.text_files import OpenFile, check_text, text_blocks
+from bertsmith.errors import BertsmithError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
@@ -31,16 +33,12 @@ def read_texts(path: str, reading: ReadOptions, *, limit: int | None = None) -> 
     return texts
 
 
-def read_text(source: str) -> str:
-    """The contents of a file, or the source itself if it is not the path of a file."""
+def read_text(source: str, reading: ReadOptions) -> str:
+    """The contents of a file, or the source itself if it is a text; a path that does not exist is an error."""
     if not os.path.isfile(source):
-        return source
-    try:
-        return Path(source).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{source} is not UTF-8 text (byte {error.start}): convert it to UTF-8") from error
-    except OSError as error:
-        raise DataError(f"{source} cannot be read: {error.strerror}") from error
+        return check_text(source)
+    with closing(OpenFile(Path(source))) as file:
+        return "".join(text_blocks(file, encoding=reading.encoding, errors=reading.errors))
 
 
 def parse_layers(text: str) -> tuple[int, ...]:
@@ -63,7 +61,7 @@ def embed_source(
     quiet: bool = False,
     **opening: Any,
 ) -> dict[str, Any]:
-    """Embeds a text, or the texts of a file, into `output`, or into the result without an output.
+    """Embeds a text, or the texts of a file or folder, into `output`, or into the result without an output.
 
     `options`: keywords of `Predictor.embed`; `opening`: keywords of `open_model`.
     """
@@ -71,7 +69,7 @@ def embed_source(
         raise BertsmithError(f"{output} has an unknown file type: choose {', '.join(FORMATS)}")
     if output is not None and output.exists():
         raise BertsmithError(f"{output} already exists: choose another -o, or remove it first")
-    texts = read_texts(source, reading, limit=limit) if os.path.isfile(source) else [source]
+    texts = read_texts(source, reading, limit=limit) if os.path.exists(source) else [check_text(source)]
     chunks = _EmbeddingChunks(Predictor.open(model, device=device, **opening), texts, options, quiet=quiet)
     result: dict[str, Any] = {"texts": len(texts)}
     if output is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.forward import TextModel, require_pipeline
+from bertsmith.inference.pipelines import string_list
+from bertsmith.inference.predictions import Entity, Predictions, WordLabel
 from bertsmith.metrics.sequence_labelling import EntityLabels, entity_labels
 from bertsmith.model_io.model import Model
 from bertsmith.tasks.tables import join_names
@@ -24,19 +26,31 @@ class WordLabelPipelines(TextModel):
     at punctuation as in transformers' pipeline, or characters. The first token of a unit gives its label.
     """
 
-    def tag_words(self, text: str | Sequence[str], *, unit: Unit = "word") -> list[Any]:
+    @overload
+    def tag_words(self, text: str, *, unit: Unit = "word") -> Predictions[WordLabel]: ...  # type: ignore[overload-overlap]
+    @overload
+    def tag_words(self, text: Iterable[str], *, unit: Unit = "word") -> Predictions[Predictions[WordLabel]]: ...
+
+    def tag_words(self, text: str | Iterable[str], *, unit: Unit = "word") -> Any:
         """The label of each word, `{"word", "label", "score", "start", "end"}`; a list of texts gives lists.
 
         Serves any label set, such as parts of speech. White space and words without a token have no result.
         """
         labels = _labels(self.model)
-        results = [
-            [_result(one, spans[word.word]) | {"label": labels[word.number], "score": word.score} for word in words]
+        results = Predictions(
+            Predictions(
+                _result(one, spans[word.word]) | {"label": labels[word.number], "score": word.score} for word in words
+            )
             for one, spans, words in self._predict_words(text, unit)
-        ]
+        )
         return results[0] if isinstance(text, str) else results
 
-    def ner(self, text: str | Sequence[str], *, unit: Unit = "word") -> list[Any]:
+    @overload
+    def ner(self, text: str, *, unit: Unit = "word") -> Predictions[Entity]: ...  # type: ignore[overload-overlap]
+    @overload
+    def ner(self, text: Iterable[str], *, unit: Unit = "word") -> Predictions[Predictions[Entity]]: ...
+
+    def ner(self, text: str | Iterable[str], *, unit: Unit = "word") -> Any:
         """The entities of a text, `{"entity_group", "score", "word", "start", "end"}`; a list of texts gives lists.
 
         The labels are tags of a scheme: IOB1, IOB2, IOBES (BIOES), BILOU, BMES, or bare types beside O.
@@ -48,14 +62,15 @@ class WordLabelPipelines(TextModel):
                 f"this model's labels ({join_names(labels)}) are not entity tags such as B-PER: use tag-words, which "
                 "returns the label of each word"
             )
-        results = [_entities(one, spans, words, scheme) for one, spans, words in self._predict_words(text, unit)]
+        every = self._predict_words(text, unit)
+        results = Predictions(Predictions(_entities(one, spans, words, scheme)) for one, spans, words in every)
         return results[0] if isinstance(text, str) else results
 
-    def _predict_words(self, text: str | Sequence[str], unit: Unit) -> list[tuple[str, Spans, list[WordPrediction]]]:
+    def _predict_words(self, text: str | Iterable[str], unit: Unit) -> list[tuple[str, Spans, list[WordPrediction]]]:
         """Each text with its words and their predictions."""
         if unit not in UNITS:
             raise BertsmithError(f'unit "{unit}" does not exist: choose {", ".join(UNITS)}')
-        texts = [text] if isinstance(text, str) else list(text)
+        texts = string_list(text)
         self.check_words(*texts)
         spans = [split_text(one, unit) for one in texts]
         features = word_features(

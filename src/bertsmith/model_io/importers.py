@@ -21,6 +21,7 @@ from bertsmith.model_io.folder_tokenizer import MOST_BYTES, check_fits, read_tok
 from bertsmith.model_io.loading import Loader, Weights
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CONFIG, FolderFacts, check_target, chosen_heads, open_model, save_model
+from bertsmith.model_io.run_folder import find_model_folder
 from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles
 from bertsmith.model_io.sentence_transformers import MODULES, encoder_folder, read_sentence_settings, sentence_files
 from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
@@ -58,7 +59,7 @@ def import_folder(
     checkpoints, lower-case if the vocabulary has no capital letters. `head`, `ignore_heads` and
     `tokenizer` as for `open_model`.
     """
-    source, output, disk = Path(source), Path(os.path.abspath(output)), disk or Disk()
+    source, output, disk = find_model_folder(source), Path(os.path.abspath(output)), disk or Disk()
     if not source.is_dir():
         raise DataError(f"{source} is not a folder: expected a folder with weights")
     check_target(output, replace=replace)
@@ -81,7 +82,7 @@ def import_folder(
     else:
         convert = partial(_convert, heads=chosen_heads(head, ignore_heads), save=save)
         if exists(source, PICKLED) or exists(source, PICKLED_INDEX):
-            read = partial(read_tokenizer, Path(tokenizer or source), lowercase=lowercase)
+            read = partial(read_tokenizer, find_model_folder(tokenizer or source), lowercase=lowercase)
             notes = _import_pickled(source, output, disk, partial(convert, words=read))
         else:
             notes = _import_google(source, lowercase, tokenizer, convert)

@@ -18,6 +18,7 @@ from bertsmith.model_io.loading import FolderFormat, Loader, parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import model_card
 from bertsmith.model_io.native import NATIVE, encoder_config
+from bertsmith.model_io.run_folder import find_model_folder
 from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles, file_chunks
 from bertsmith.model_io.sentence_transformers import encoder_folder
 from bertsmith.model_io.untrusted_files import ConfigReader, exists
@@ -96,7 +97,7 @@ def open_model(
     dtype: torch.dtype = torch.float32,
     lowercase: bool | None = None,
 ) -> tuple[Model, Tokenizer, FolderFacts]:
-    """The model and tokenizer of a native or transformers folder, on the CPU, in evaluation mode.
+    """The model and tokenizer of a native or transformers folder, or of a run, on the CPU, in evaluation mode.
 
     `head`: the only head to load; `ignore_heads`: none. `tokenizer`: the folder of the tokenizer, where it is another.
     `objectives`: which heads to load, by name or with settings; None: all. `new_heads`: heads with new weights,
@@ -104,7 +105,7 @@ def open_model(
     """
     objectives = chosen_heads(head, ignore_heads) if objectives is None else objectives
     options: dict[str, Any] = {"objectives": objectives, "new_heads": new_heads, "lowercase": lowercase}
-    return _opened(Path(folder), tokenizer, **options, seed=seed, dtype=dtype)
+    return _opened(folder, tokenizer, **options, seed=seed, dtype=dtype)
 
 
 def chosen_heads(head: str | None, ignore_heads: bool) -> list[str] | None:
@@ -135,7 +136,7 @@ def open_for(
     options: dict[str, Any] = {"objectives": keep, "new_heads": wanted, "keep_pooler": False, "dropout": dropout}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return _opened(Path(folder), tokenizer, **options, seed=seed, dtype=dtype)
+        return _opened(folder, tokenizer, **options, seed=seed, dtype=dtype)
 
 
 def _name(objective: str | ObjectiveConfig) -> str:
@@ -143,24 +144,26 @@ def _name(objective: str | ObjectiveConfig) -> str:
 
 
 def _opened(
-    folder: Path, words: str | Path | None, *, lowercase: bool | None = None, **options: Any
+    source: str | Path, words: str | Path | None, *, lowercase: bool | None = None, **options: Any
 ) -> tuple[Model, Tokenizer, FolderFacts]:
     """`words`: the folder of the tokenizer, where it is another."""
-    folder, given = encoder_folder(folder), folder
+    given = find_model_folder(source)
+    folder = encoder_folder(given)
     _expect_model_folder(folder, given)
     notes = verify_checksums(folder, editable=frozenset({CARD}))
     reader = ConfigReader.open(folder, CONFIG)
     with WeightFiles.of(folder) as weights:
         loader = Loader(weights, reader, notes=list(notes or ()))
-        tokenizer = read_tokenizer(Path(words or folder), loader.vocab_size(), lowercase=lowercase)
+        tokenizer = read_tokenizer(find_model_folder(words or folder), loader.vocab_size(), lowercase=lowercase)
         model = loader.build(tokenizer, **options)
     facts = FolderFacts(folder, loader.architectures, notes is not None, parameter_count(model), tuple(loader.notes))
     return model, fitted(tokenizer, model.encoder.max_positions), facts
 
 
-def read_encoder(folder: str | Path) -> Any:
+def read_encoder(source: str | Path) -> Any:
     """The settings of a folder's encoder, checked against the headers of its weights."""
-    folder, given = encoder_folder(Path(folder)), Path(folder)
+    given = find_model_folder(source)
+    folder = encoder_folder(given)
     _expect_model_folder(folder, given)
     with WeightFiles.of(folder) as weights:
         loader = Loader(weights, ConfigReader.open(folder, CONFIG))
@@ -196,9 +199,9 @@ def check_target(final: Path, *, replace: bool) -> None:
     """Raises where a model folder cannot be written."""
     if not final.exists() or (final.is_dir() and not os.listdir(final)):
         return
-    if not final.is_dir() or not replace:
+    if not replace:
         raise BertsmithError(f"{final} exists: choose another folder or replace it")
-    if not exists(final, CONFIG):
+    if not final.is_dir() or not exists(final, CONFIG) or not (exists(final, WEIGHTS) or exists(final, INDEX)):
         raise BertsmithError(f"{final} is not a model folder and is not replaced: choose another folder")
 
 

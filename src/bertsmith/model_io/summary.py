@@ -11,6 +11,7 @@ from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import FolderFacts, open_model
 from bertsmith.model_io.native import encoder_config
+from bertsmith.model_io.run_folder import find_model_folder
 
 FLOAT, HALF = 4, 2  # bytes
 # Activations of width D that training keeps for the backward, per token and block: inputs and outputs of the two layer
@@ -31,6 +32,7 @@ def folder_facts(facts: FolderFacts) -> dict[str, Any]:
 
 def model_facts(folder: str | Path, *, batch: int = 32, length: int | None = None, **opening: Any) -> dict[str, Any]:
     """The summary of a folder; memory is estimated for a batch; `opening`: keywords of `open_model`."""
+    folder = find_model_folder(folder)
     model, tokenizer, facts = open_model(folder, **opening)
     settings = config.to_dict(encoder_config(model))
     length = length or model.encoder.max_positions
@@ -42,7 +44,7 @@ def model_facts(folder: str | Path, *, batch: int = 32, length: int | None = Non
         "objectives": list(model.objectives),
         "tokenizer": {"kind": tokenizer.kind, "size": tokenizer.vocab_size, "fingerprint": tokenizer.fingerprint},
         "parameters_by_module": parameters_by_module(model),
-        "disk_bytes": sum(path.stat().st_size for path in Path(folder).iterdir() if path.is_file()),
+        "disk_bytes": sum(path.stat().st_size for path in folder.iterdir() if path.is_file()),
         "memory": memory_bytes(model, settings, tokens=batch * length) | {"batch": batch, "length": length},
     }
 

@@ -80,6 +80,12 @@ def figures(facts: Mapping[str, str]) -> str:
     return f'<dl class="figures">{"".join(pairs)}</dl>'
 
 
+def notebook(markup: str) -> str:
+    """Markup for the output of a notebook's cell: readable on any background, and without the style too."""
+    style = (ASSETS / "notebook.css").read_text(encoding="utf-8")
+    return f'<div class="bertsmith"><style>{style}</style>{markup}</div>'
+
+
 def bundle_modules(name: str, folders: Sequence[Traversable]) -> str:
     """The ES module `name` and its imports as one script; each module once, taken from the first folder that has it.
 

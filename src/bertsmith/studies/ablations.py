@@ -16,6 +16,7 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.evaluation.tables import baseline
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.model_folder import CONFIG
+from bertsmith.model_io.run_folder import find_model_folder
 from bertsmith.model_io.untrusted_files import read_json
 from bertsmith.reports.report_page import write_report
 from bertsmith.studies.published import METRICS, scores_for
@@ -53,7 +54,7 @@ class Candidate:
 
 
 def candidates(words: Sequence[str]) -> list[Candidate]:
-    """Candidates from the command line: `base=runs/a/best base+fresh ltr=runs/b/best ltr+bilstm`.
+    """Candidates from the command line: `base=runs/a base+fresh ltr=runs/b ltr+bilstm`.
 
     A known name with `+bilstm` gets a BiLSTM on top; with `+fresh` it starts from random weights of the same shape.
     """
@@ -69,8 +70,8 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
         if not re.fullmatch(r"[\w.+-]+", name):
             raise ConfigError(f"{name!r} is not a valid folder name: use letters, digits and . _ + -")
         if not Path(path).is_dir():
-            raise DataError(f"{path} is not a folder: {name} needs a model folder, such as best/ of a run")
-        chosen[name] = Candidate(name, Path(path))
+            raise DataError(f"{path} is not a folder: {name} needs a model folder or a run")
+        chosen[name] = Candidate(name, find_model_folder(path))
     return list(chosen.values())
 
 

@@ -4,6 +4,7 @@ one function for the threads of this process.
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -20,7 +21,10 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from itertools import chain, islice
+from multiprocessing.context import SpawnContext, SpawnProcess
 from queue import SimpleQueue
+from types import ModuleType
 from typing import IO, Any, TypeVar
 
 from bertsmith.errors import BertsmithError, ConfigError, StoppedError
@@ -34,6 +38,7 @@ HEADER = 8  # bytes before a message of `FunctionWorkers` that hold its size
 PREFETCH = 2  # units submitted per worker, so that no worker waits while a result is consumed
 GRACE = 20.0  # seconds in which a terminated worker may save its work
 
+_starting = threading.Lock()
 _stopping = threading.Event()  # in a worker: a unit was stopped, and no further unit starts
 
 
@@ -47,9 +52,11 @@ def ordered_map(
 ) -> Generator[Result, None, None]:
     """Yields `function(unit)` for every unit, in the order of the units.
 
-    At most `PREFETCH` units per worker are in memory at once. A worker that dies, or returns nothing within `timeout`
-    seconds, ends the map with `StoppedError`, which names the unit. Anything that ends the map early, Ctrl-C included,
-    also ends the workers, which first save training runs in progress. Close the generator to stop early.
+    A single unit is computed in this process. Scripts need no `if __name__ == "__main__"`: workers do not import the
+    main module. At most `PREFETCH` units per worker are in memory at once. A worker that dies, or returns nothing
+    within `timeout` seconds, ends the map with `StoppedError`, which names the unit. Anything that ends the map early,
+    Ctrl-C included, also ends the workers, which first save training runs in progress. Close the generator to stop
+    early.
     """
     if workers < 1:
         raise ConfigError(f"workers={workers} must be at least 1")
@@ -70,14 +77,17 @@ def default_workers() -> int:
 def _over_processes(
     function: Callable[[Unit], Result], units: Iterable[Unit], *, workers: int, timeout: float
 ) -> Generator[Result, None, None]:
-    # spawned, not forked: tokenizers and torch have threads, and a fork of a threaded process can hang
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_initialize_worker)
+    units = iter(units)
+    first = list(islice(units, 2))
+    if len(first) < 2:
+        yield from map(function, first)
+        return
+    pool = ProcessPoolExecutor(workers, mp_context=_Context(), initializer=_initialize_worker)
     waiting: deque[Future[Result]] = deque()
     taken = 0
     try:
-        for unit in units:
-            waiting.append(pool.submit(_work, function, unit))
+        for unit in chain(first, units):
+            waiting.append(pool.submit(_work, _pickled((function, unit))))
             if len(waiting) >= workers * PREFETCH:
                 yield waiting.popleft().result(timeout=timeout)
                 taken += 1
@@ -100,10 +110,51 @@ def _over_processes(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _work(function: Callable[[Unit], Result], unit: Unit) -> Result:
-    """Runs in a worker, which may have received another unit before one is stopped."""
+class _Process(SpawnProcess):
+    """A process that does not import the main module of its parent, whose work would start again."""
+
+    @staticmethod
+    def _Popen(process: Any) -> Any:
+        with _starting:
+            main = sys.modules["__main__"]
+            unnamed = ModuleType("__main__")
+            unnamed.__dict__.update(vars(main), __spec__=None, __file__=None)
+            sys.modules["__main__"] = unnamed
+            try:
+                return SpawnProcess._Popen(process)
+            finally:
+                sys.modules["__main__"] = main
+
+
+class _Context(SpawnContext):
+    """Spawns, because tokenizers and torch have threads, and a fork of a threaded process can hang."""
+
+    Process = _Process
+
+
+def _pickled(value: Any) -> bytes:
+    """An error if a worker could not load it because it refers to the main module."""
+    data = pickle.dumps(value, protocol=5)
+    if b"__main__" in data:  # perhaps only as text
+        _ImportCheck(io.BytesIO(data)).load()
+    return data
+
+
+class _ImportCheck(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "__main__":
+            raise ConfigError(
+                f"worker processes cannot import {name} from your script or notebook: "
+                "define it in a module, and import it"
+            )
+        return super().find_class(module, name)
+
+
+def _work(pickled: bytes) -> Any:
+    """Calls a function with a unit in a worker, which may have received another unit before one is stopped."""
     if _stopping.is_set():
         raise StoppedError("stopped before it started")
+    function, unit = pickle.loads(pickled)
     try:
         return function(unit)
     except StoppedError:
@@ -199,7 +250,7 @@ class FunctionWorkers:
     """
 
     def __init__(self, function: Callable[..., Any], workers: int) -> None:
-        pickled = pickle.dumps(function, protocol=5)
+        pickled = _pickled(function)
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
         self._processes = [
             # a new session: Ctrl-C reaches only this process

@@ -72,6 +72,10 @@ class PretrainData:
         )
         return packing
 
+    @classmethod
+    def rows_per_epoch(cls, folder: str | Path, recipe: Recipe) -> int:
+        return cls.open(folder).packing(recipe).rows_per_epoch
+
     def held_out(self, recipe: Recipe, world: World) -> list[Batch]:
         """This rank's batches of the first held-out rows; empty where there are too few documents."""
         shards = Shards.open(self.folder, "held-out")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import ConfigError
+from bertsmith.suggestions import OtherNames
 from bertsmith.training.forward_backward import ComputeConfig, Precision, check_precision
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import BatchSizes, BatchSizeWarmup, Schedule, TrainingPlan, Unfreeze
@@ -20,12 +21,77 @@ from bertsmith.training.start import shape_overrides
 
 TASKS = "bertsmith.tasks"
 FILES = (".json", ".toml")  # of recipes
+Changes = Iterable[str] | Mapping[str, Any]  # overrides from the command line, or settings by name from Python
+
+
+def _warmup(values: Mapping[str, Any], steps: Any) -> str:
+    known = isinstance(steps, int | float) and 0 < steps < (values.get("steps") or 0)
+    return f"warmup is a share of the run: write warmup={steps / values['steps'] if known else 0.1:.3g}"
+
+
+def _accumulation(values: Mapping[str, Any], parts: Any) -> str:
+    batch_size = values.get("batch_size") or 32
+    even = isinstance(parts, int) and parts > 0 and batch_size % parts == 0
+    about = f"batch_size={batch_size} is that of a whole step"
+    return f"{about}: for forward passes over parts of it write micro_batch_size={batch_size // parts if even else 8}"
+
+
+def _is(name: str, setting: str) -> Callable[[Mapping[str, Any], Any], str]:
+    return lambda values, value: f"{name}: write {setting.format(value)}"
+
+
+# Names from other libraries. The same settings are understood; similar ones get an error that says what to write.
+SAME = {
+    "lr": "learning_rate",
+    "max_seq_length": "max_length",
+    "max_seq_len": "max_length",
+    "warmup_ratio": "warmup",
+    "weight_decay": "optimizer.weight_decay",
+    "per_device_train_batch_size": "batch_size",
+    "save_steps": "save_every",
+}
+EPOCHS = ("epochs", "num_epochs", "num_train_epochs")
+SIMILAR = {
+    "warmup_steps": _warmup,
+    "gradient_accumulation_steps": _accumulation,
+    "fp16": _is("the 16-bit format is bfloat16", "precision=bf16"),
+    "bf16": _is("this is the precision", "precision=bf16"),
+    "device": _is("the device is an option", "--device {}"),
+    "freeze": _is("to train only the top layer groups", "'unfreeze=[{{after=0, groups=1}}]'"),
+}
+SHAPE = {
+    "num_layers": "layers",
+    "num_hidden_layers": "layers",
+    "hidden_size": "width",
+    "num_attention_heads": "heads",
+    "intermediate_size": "feed_forward",
+}
+PRETRAINING_NAMES = OtherNames(
+    "recipe",
+    SAME | {"max_steps": "steps", "eval_steps": "eval_every"},
+    SIMILAR
+    | {name: _is(f"the encoder calls it {setting}", f"encoder.{setting}={{}}") for name, setting in SHAPE.items()}
+    | dict.fromkeys(EPOCHS, _is("the length of a pre-training run is its steps, or its minutes", "steps=10000")),
+)
+FINETUNING_NAMES = OtherNames(
+    "fine-tuning recipe",
+    SAME | dict.fromkeys(EPOCHS[1:], "epochs"),
+    SIMILAR
+    | dict.fromkeys(("steps", "max_steps"), _is("the length of a fine-tuning run is its epochs", "epochs=3"))
+    | {"eval_steps": _is("evaluations are counted by epoch", "evals_per_epoch=2")},
+)
+EVALUATION_NAMES = OtherNames(
+    "evaluation",
+    {name: setting for name, setting in SAME.items() if setting == "max_length"},
+    dict.fromkeys(("fp16", "precision"), _is("evaluation computes in float32 or bfloat16", "bf16=true")),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A pre-training run. The run folder holds it as recipe.json, which is accepted wherever a recipe's name is."""
 
+    other_names: ClassVar[OtherNames] = PRETRAINING_NAMES
     name: str  # of the run; family/recipe for a named recipe
     encoder: Annotated[Any, Registry("bertsmith.encoders")]  # the network
     objectives: dict[str, Annotated[Any, Registry("bertsmith.objectives")]]  # the losses, each by its own name
@@ -88,26 +154,52 @@ class Recipe:
         return (json.dumps(config.to_dict(self), indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def with_overrides(recipe: Recipe, changes: Iterable[str], *, from_file: bool = False) -> Recipe:
-    """The recipe with dotted overrides such as `encoder.layers=4`.
+def with_overrides(
+    recipe: Recipe,
+    changes: Changes,
+    *,
+    from_file: bool = False,
+    rows_per_epoch: Callable[[Recipe], int] | None = None,
+) -> Recipe:
+    """The recipe with dotted overrides such as `encoder.layers=4`, or with settings by name.
 
     With `start=FOLDER` among them the encoder has the folder's shape; a recipe `from_file` keeps its own.
+    `rows_per_epoch`: of the data if they are known, so that the error for `epochs` can name the steps.
     """
-    changes = list(changes)
-    starts = [
-        str(config.parse_value(change.removeprefix("start="))) for change in changes if change.startswith("start=")
-    ]
-    shape = starts and starts[-1] and not from_file and Path(starts[-1]).is_dir()
-    return config.override(recipe, [*(shape_overrides(recipe.encoder, starts[-1]) if shape else ()), *changes])
+    if isinstance(changes, Mapping):
+        given = dict(changes)
+        others: Changes = {name: value for name, value in changes.items() if name not in EPOCHS}
+    else:
+        changes = list(changes)
+        pairs = [change.partition("=")[::2] for change in changes]
+        given = {name: config.parse_value(value) for name, value in pairs}
+        others = [change for change in changes if change.partition("=")[0] not in EPOCHS]
+    epochs = next((name for name in EPOCHS if isinstance(given.get(name), int | float)), None)
+    if epochs and rows_per_epoch:
+        recipe = with_overrides(recipe, others, from_file=from_file)
+        raise _epochs_error(recipe, f"{epochs}={given[epochs]:g}", given[epochs], rows_per_epoch(recipe))
+    start = str(given.get("start", ""))
+    shape = shape_overrides(recipe.encoder, start) if start and not from_file and Path(start).is_dir() else []
+    if isinstance(changes, Mapping):
+        return config.update(recipe, changes, first=shape)
+    return config.override(recipe, [*shape, *changes])
+
+
+def _epochs_error(recipe: Recipe, given: str, epochs: float, rows: int) -> ConfigError:
+    steps = max(1, math.ceil(epochs * rows / recipe.batch_size))
+    length = f"minutes=0 steps={steps}" if recipe.minutes else f"steps={steps}"
+    epoch = f"{rows:,} rows of {recipe.max_length} tokens an epoch, {recipe.batch_size} a step"
+    return ConfigError(f"{given}: the length of a pre-training run is its steps: write {length} ({epoch})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
     """A fine-tuning run; defaults of P-BERT §4: batch size 32, 3 epochs, warm-up over a tenth of the steps."""
 
+    other_names: ClassVar[OtherNames] = FINETUNING_NAMES
     task: Annotated[Any, Registry(TASKS)]  # the task and its settings
     model: str  # model folder whose encoder is fine-tuned
-    tokenizer: str = ""  # folder of its tokenizer; empty: the model folder
+    tokenizer: str = ""  # folder of the tokenizer; empty: the model folder
     files: dict[str, str] = field(default_factory=dict)  # of the task, by split, or its folder under data
     head: dict[str, Any] = field(default_factory=dict)  # settings of the objective that the task leaves open
     dropout: float | None = None  # in the whole encoder; absent: as in the model folder
@@ -176,26 +268,38 @@ def task_name(settings: Any) -> str:
     return f"{kind}/{member}" if member else kind
 
 
-def find_task(name: str, changes: Iterable[str] = ()) -> Any:
-    """The settings of a task by its name on the command line, such as `glue/cola`, with overrides."""
+def find_task(name: str) -> Any:
+    """The settings of a task by its name on the command line, such as `glue/cola`."""
     kind, _, member = name.partition("/")
-    found = config.find_kind(TASKS, kind).Config
-    return config.override(config.from_dict(found, {"name": member} if member else {}, "task"), changes)
+    return config.from_dict(config.find_kind(TASKS, kind).Config, {"name": member} if member else {}, "task")
 
 
 def make_finetune_config(
-    task: str, model: str | Path, files: Mapping[str, Path], changes: Iterable[str]
+    task: Any, model: str | Path, files: Mapping[str, str | Path], changes: Changes
 ) -> FinetuneConfig:
-    """The settings of a run from command-line arguments; overrides `task.…` and `head.…` go to task and head."""
-    for_task, for_run, head = [], [], {}
-    for change in changes:
-        if change.startswith("task."):
-            for_task.append(change.removeprefix("task."))
-        elif change.startswith("head."):
-            key, _, value = change.removeprefix("head.").partition("=")
-            head[key] = config.parse_value(value)
-        else:
-            for_run.append(change)
+    """The settings of a run; `task`: its name, its config, or the path of a fine-tuning recipe.
+
+    Settings of the task and of the head are `task.…` and `head.…`. The files given replace those of a recipe.
+    """
     paths = {name: str(path) for name, path in files.items()}
-    settings = FinetuneConfig(task=find_task(task, for_task), model=str(model), files=paths, head=head)
-    return config.override(settings, for_run)
+    if isinstance(task, str) and task.endswith(FILES):
+        settings = read_finetune_config(Path(task), str(model))
+        kept = {} if "data" in settings.files.keys() | paths.keys() and paths else settings.files
+        settings = replace(settings, files={**kept, **paths})
+    else:
+        task = find_task(task) if isinstance(task, str) else task
+        settings = FinetuneConfig(task=task, model=str(model), files=paths)
+    return config.update(settings, changes) if isinstance(changes, Mapping) else config.override(settings, changes)
+
+
+def read_finetune_config(path: Path, model: str) -> FinetuneConfig:
+    """A fine-tuning recipe: a TOML file of `bertsmith init --task`, or the recipe.json of a run."""
+
+    def complete(data: Any) -> Any:
+        if isinstance(data, dict) and "encoder" in data and "task" not in data:
+            raise ConfigError(
+                f"{path} is a pre-training recipe: write one for fine-tuning with bertsmith init --task TASK"
+            )
+        return data | {"model": model}
+
+    return config.read_file(FinetuneConfig, path, complete=complete)

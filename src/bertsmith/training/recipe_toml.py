@@ -14,7 +14,7 @@ import textwrap
 import tokenize
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -23,7 +23,7 @@ from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.system.durable import Disk
-from bertsmith.training.recipe import Recipe
+from bertsmith.training.recipe import FinetuneConfig, Recipe
 
 WIDTH = 120
 COLUMN = 36  # of comments, at most
@@ -32,15 +32,22 @@ HEAD = """\
 #   bertsmith check FILE.toml --data SHARDS            check that it runs, its speed and its memory
 #   bertsmith pretrain FILE.toml --data SHARDS -o RUN  settings can be overridden: encoder.layers=4
 """
+FINETUNE_HEAD = """\
+# A fine-tuning recipe with every setting: what it does, and in brackets its type and default.
+#   bertsmith finetune MODEL -t FILE.toml --train FILE --dev FILE -o RUN  settings can be overridden: epochs=4
+# Instead of --train and --dev, files = {train = "train.csv", dev = "dev.csv"} names them here.
+"""
 PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def to_toml(recipe: Recipe) -> str:
-    """The recipe as TOML; reading it gives an equal one."""
-    return HEAD + "\n" + "\n".join(_table("", recipe, [])) + "\n"
+def to_toml(recipe: Recipe | FinetuneConfig) -> str:
+    """The recipe as TOML; reading it gives an equal one, where a fine-tuning recipe gets its model."""
+    finetuning = isinstance(recipe, FinetuneConfig)
+    lines = _table("", recipe, [], leave_out=("model",) if finetuning else ())
+    return (FINETUNE_HEAD if finetuning else HEAD) + "\n" + "\n".join(lines) + "\n"
 
 
-def write_toml(recipe: Recipe, path: Path, *, force: bool = False) -> None:
+def write_toml(recipe: Recipe | FinetuneConfig, path: Path, *, force: bool = False) -> None:
     if path.suffix != ".toml":
         raise BertsmithError(f"{path} must end in .toml")
     if path.exists() and not force:
@@ -54,18 +61,18 @@ class _Line(NamedTuple):
     about: str
 
 
-def _table(path: str, settings: Any, lines: list[_Line]) -> Iterator[str]:
+def _table(path: str, settings: Any, lines: list[_Line], leave_out: Sequence[str] = ()) -> Iterator[str]:
     """`lines` and the settings of a dataclass, then its nested dataclasses, in the order that TOML needs."""
     cls: type = type(settings)
     hints, remarks = typing.get_type_hints(cls, include_extras=True), comments(cls)
     below: list[str] = []
     for item in dataclasses.fields(settings):
-        if not item.init:
+        if not item.init or item.name in leave_out:
             continue
         here, value, hint = f"{path}.{item.name}".lstrip("."), getattr(settings, item.name), hints[item.name]
         if _is_settings(value):
             below += _section(here, value, remarks[item.name], hint, _default(item))
-        elif isinstance(value, Mapping) and all(map(_is_settings, value.values())):
+        elif isinstance(value, Mapping) and _registry(get_args(hint)[1]):
             below += [] if value else ["", f"[{here}]"]
             for key, one in value.items():
                 below += _section(f"{here}.{_key(key)}", one, remarks[item.name], get_args(hint)[1])

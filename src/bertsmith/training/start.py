@@ -13,6 +13,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.model_io.huggingface.family import POOLER
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, read_encoder
+from bertsmith.model_io.run_folder import find_model_folder
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 # settings of training and of the tokenizer, which a recipe may choose anew
@@ -49,6 +50,7 @@ def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list
     Encoder and tokenizer must be the same, except that the model may have more layers and positions, which keep their
     new weights, as do heads and a pooler that the folder lacks. Auxiliary models beside the folder are loaded too.
     """
+    folder = find_model_folder(folder)
     other, other_tokenizer, _ = open_model(folder)
     _check_tokenizer(folder, other_tokenizer, tokenizer)
     notes = [
@@ -71,7 +73,7 @@ def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list
         f"{name} of {folder} is not used" for name in sorted({*map(_module, saved.keys() - weights.keys())} - heads)
     ]
     for part, auxiliary in model.auxiliary_models().items():
-        beside = Path(folder).parent / part / Path(folder).name
+        beside = folder.parent / part / folder.name
         notes += load_weights(auxiliary, beside, tokenizer) if beside.is_dir() else [f"the {part} is new"]
     return notes
 

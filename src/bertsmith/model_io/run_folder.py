@@ -1,0 +1,25 @@
+"""The model folder of a run: wherever a command or a function takes a model, it also takes a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bertsmith.errors import DataError
+
+MODELS = ("best", "last")  # model folders of a run, in order of preference
+RECIPE = "recipe.json"
+OWN_FILES = ("config.json", "modules.json", "tokenizer.json", "vocab.txt")  # of model and tokenizer folders
+
+
+def find_model_folder(path: str | Path) -> Path:
+    """The path itself, or for a run folder its best model, else its last one; an error for a run without a model."""
+    folder = Path(path)
+    if any(os.path.lexists(folder / name) for name in OWN_FILES):
+        return folder
+    for name in MODELS:
+        if (folder / name).is_dir():
+            return folder / name
+    if (folder / RECIPE).is_file():
+        raise DataError(f"{folder} is a run without a model: resume it with the command that started it")
+    return folder

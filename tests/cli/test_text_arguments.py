@@ -1,0 +1,87 @@
+"""Arguments that are texts: a path, mistyped or not, is never used as a text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import call
+from inference.predictor_fixtures import KINDS, LONG, random_model, reader, tokenizer
+
+from bertsmith.model_io.model_folder import save_model
+from bertsmith.objectives import choose, classify, masked_lm, next_sentence
+
+TEXT_COMMANDS: list[tuple[str, ...]] = [
+    ("fill-mask", "words", "{}"),
+    ("next-sentence", "words", "it is", "{}"),
+    ("embed", "words", "{}"),
+    ("classify", "labels", "the smith", "{}"),
+    ("classify", "labels", "the smith", "--second", "{}"),
+    ("ner", "reader", "{}"),
+    ("tag-words", "reader", "{}"),
+    ("ask", "reader", "which", "--context", "{}"),
+    ("ask", "reader", "{}", "--context", "it is iron"),
+    ("rank", "labels", "{}", "texts.txt"),
+    ("rank", "labels", "iron", "{}"),
+    ("attention", "words", "{}"),
+    ("choose", "choices", "{}", "iron", "gold"),
+    ("tokenizer", "show", "words", "{}"),
+    ("tokenizer", "show", "words", "iron", "--pair", "{}"),
+]
+READ = {"embed", "ner", "tag-words", "--context", "rank"}  # take a file as well
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("text-arguments")
+    heads = {
+        "words": [masked_lm.Config(), next_sentence.Config()],
+        "labels": [classify.Config(labels=KINDS)],
+        "choices": [choose.Config()],
+    }
+    for name, some in heads.items():
+        save_model(random_model(*some), tokenizer(), base / name)
+    save_model(reader().model, tokenizer(), base / "reader")
+    (base / "texts.txt").write_text("red iron\nblue gold", encoding="utf-8")
+    (base / "cp949.txt").write_bytes("쇠 is iron".encode("cp949"))
+    return base
+
+
+@pytest.mark.parametrize("words", TEXT_COMMANDS)
+def test_a_path_that_does_not_exist_is_never_a_text(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(folder)
+    done = call(*(word.format("text.txt") for word in words))
+    assert (done.returncode, done.stdout) == (65, "")
+    assert "text.txt does not exist; did you mean texts.txt?" in done.stderr
+
+
+@pytest.mark.parametrize("words", [words for words in TEXT_COMMANDS if not READ & {words[0], words[-2]}])
+def test_a_file_is_not_used_as_the_text_of_its_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(folder)
+    done = call(*(word.format("texts.txt") for word in words))
+    assert (done.returncode, done.stdout) == (65, "")
+    assert "texts.txt is a file, but a text is expected: " in done.stderr
+
+
+def test_the_advice_about_paths_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert 'add a space: "nosuch.txt "' in call("embed", "words", "nosuch.txt").stderr
+    assert json.loads(call("embed", "words", "nosuch.txt ", "--json").stdout)["texts"] == 1
+    refused = call("classify", "labels", "texts.txt").stderr
+    assert "use bertsmith predict labels --task classification --file texts.txt;" in refused
+    assert "use bertsmith tokenizer show words - < texts.txt;" in call("tokenizer", "show", "words", "texts.txt").stderr
+    assert "labels is a folder, but a text is expected" in call("classify", "labels", "labels").stderr
+
+
+def test_files_in_other_encodings(folder: Path) -> None:
+    path = folder / "cp949.txt"
+    for words in (("ner", folder / "reader", path), ("ask", folder / "reader", "which", "--context", path)):
+        done = call(*words, "--json")
+        assert "is not utf-8: pass its --encoding (such as cp949 or latin-1), or --errors replace" in done.stderr
+        assert "쇠" in call(*words, "--encoding", "cp949", "--json").stdout
+    assert "gold" in call("ner", folder / "reader", LONG).stdout
