@@ -50,7 +50,7 @@ def pretrain(
     chosen = recipe_for(recipe, data, [*flags, *(overrides or [])])
     check_trackers(track or ())
     if dry_run:
-        run_preflight(chosen, data, output, device=device, as_json=as_json)
+        run_preflight(chosen, data, None if overwrite else output, device=device, as_json=as_json)
         return
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
     facts = run_pretraining(chosen, data, output, resume=resume, chart=chart, overwrite=overwrite, **options)
@@ -127,7 +127,7 @@ def finetune(
     settings = make_finetune_config(task, model, opt.given(train=train, dev=dev, data=data), changes)
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
     if dry_run:
-        planned = preview(settings, output)
+        planned = preview(settings, output, overwrite=overwrite)
         opt.print_result(planned, as_json, lambda: terminal_runs.planned_finetuning(planned))
         return
     options["overwrite"] = overwrite

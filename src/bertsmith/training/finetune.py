@@ -73,7 +73,7 @@ def finetune(
     with ExitStack() as stack:
         world = stack.enter_context(join_process_group(choose_device(device)))
         if overwrite:
-            replace_run(Path(output), FinetuneConfig, world)
+            replace_run(Path(output), settings, world, resume=resume)
         stop_signal = stack.enter_context(StopSignal())
         loader = _make_loader(settings, data, tokenizer, world, static_shape=replacement is None)
         trainer = Trainer(
@@ -104,12 +104,13 @@ def finetune(
         return {"task": settings.name, "main": task.main_metric, **data.facts(), **result}
 
 
-def preview(settings: FinetuneConfig, output: str | Path) -> dict[str, Any]:
+def preview(settings: FinetuneConfig, output: str | Path, *, overwrite: bool = False) -> dict[str, Any]:
     """What `finetune` would train, on what, for how many steps; reads data and model, and writes nothing."""
     task = build_task(settings)
     model, tokenizer, notes = open_with_head(settings, task)
     data = prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
-    notes += [*recipe_changes(Path(output), settings), *data.truncation_note(), *no_dev_note(data, Path(output))]
+    changes = [] if overwrite else recipe_changes(Path(output), settings)
+    notes += [*changes, *data.truncation_note(), *no_dev_note(data, Path(output))]
     facts = {
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "steps": settings.steps(len(data.train)),

@@ -53,7 +53,7 @@ def pretrain(
     with ExitStack() as stack:
         world = stack.enter_context(join_process_group(choose_device(device)))
         if overwrite:
-            replace_run(Path(output), Recipe, world)
+            replace_run(Path(output), recipe, world, resume=resume)
         recipe, measured = resolve_auto(recipe, Path(output), world)
         stop_signal = stack.enter_context(StopSignal())
         loader = PretrainLoader(recipe, opened.packing(recipe), world, source=opened.folder)

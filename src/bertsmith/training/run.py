@@ -175,36 +175,38 @@ def recipe_changes(folder: Path, settings: Recipe | FinetuneConfig) -> list[str]
             f"--overwrite to replace it{advice}"
         )
     extended = (
-        f"the finished run of {old:,g} {length} continues to {new:,g} with the learning rates of {new:,g} {length}, so "
-        f"that it differs from a run of {new:,g} from the start"
+        f"the finished run of {length}={old:g} continues to {length}={new:g} with the learning rates of the longer "
+        "run: its result differs from a run of that length from the start"
     )
     return [extended if change.startswith(f"{length} ") else change for change in changes]
 
 
-def replace_run(folder: Path, kind: type[Recipe | FinetuneConfig], world: World) -> None:
+def replace_run(folder: Path, settings: Recipe | FinetuneConfig, world: World, *, resume: str) -> None:
     """`remove_run` on rank 0; the others wait."""
+    if resume != "auto":
+        raise ConfigError(f"--overwrite starts a new run: leave out --resume {resume}")
     if world.is_main:
-        remove_run(folder, kind)
+        remove_run(folder, settings)
     world.all_reduce({"removed": world.scalar(1)})
 
 
-def remove_run(folder: Path, kind: type[Recipe | FinetuneConfig], *, disk: Disk | None = None) -> None:
-    """Removes the run in a folder, for `--overwrite`, and no other files; raises if it is not a run of that kind.
+def remove_run(folder: Path, settings: Recipe | FinetuneConfig, *, disk: Disk | None = None) -> None:
+    """Removes the run in a folder, for `--overwrite`, and no other files; raises if `settings` are of another kind.
 
     The log goes first and the recipe last: if interrupted at any moment, the rest can be resumed or removed.
     """
     disk = disk or Disk()
     if not folder.exists() or (folder.is_dir() and not any(path.name != DATA for path in folder.iterdir())):
         return
-    noun = "pre-training" if kind is Recipe else "fine-tuning"
-    if not (folder.is_dir() and (folder / RECIPE).is_file()):
-        raise ConfigError(f"{folder} is not a {noun} run: --overwrite replaces nothing else; choose another -o")
+    noun = "pre-training" if isinstance(settings, Recipe) else "fine-tuning"
+    refused = "--overwrite replaces nothing else; choose another -o"
     try:
-        config.read_file(kind, folder / RECIPE)
+        config.read_file(type(settings), folder / RECIPE)
     except BertsmithError as error:
-        raise ConfigError(
-            f"{folder / RECIPE} is not that of a {noun} run: --overwrite replaces nothing else; choose another -o"
-        ) from error
+        raise ConfigError(f"{folder} is not a {noun} run: {refused}") from error
+    start = settings.start if isinstance(settings, Recipe) else settings.model
+    if start and Path(start).resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(f"the run starts from {start}, which --overwrite would remove: choose another -o")
     with disk.lock(folder):
         below = [path for path in folder.iterdir() if path.is_dir() and path.name not in (DATA, *PARTS)]
         auxiliary = [path for path in below if {model.name for model in path.iterdir()} <= set(MODELS)]

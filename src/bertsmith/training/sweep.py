@@ -87,7 +87,7 @@ def sweep(
     how: dict[str, Any] = {"device": device, "lean": lean, "trackers": tuple(trackers)}
     planned = sweep_runs(settings, output, learning_rates=learning_rates, seeds=seeds, **how)
     for run in planned if overwrite else ():
-        remove_run(run.folder, FinetuneConfig)
+        remove_run(run.folder, run.config)
     if jobs > 1 and not any(run.folder.exists() for run in planned):  # the processes are silent
         check_examples(open_with_head(settings, task)[1], train_and_dev(settings, task)[0])
     data: TaskData | None = None  # shared by all runs that are trained in this process
