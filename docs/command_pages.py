@@ -57,7 +57,8 @@ def _page(group: str, members: dict[str, Any]) -> str:
     lines = [f"# {group}", ""]
     for name, command in members.items():
         lines += [f"## {name}", ""] if len(members) > 1 else []
-        lines += [command.help or "", "", "```console", _usage(name, command), "```", ""]
+        examples = [f"$ {example}" for example in cli.EXAMPLES.get(name.split()[-1], ())]
+        lines += [command.help or "", "", "```console", _usage(name, command), *examples, "```", ""]
         lines += _table("argument", [one for one in command.params if one.param_type_name == "argument"])
         lines += _table("option", [one for one in command.params if one.param_type_name == "option"])
     return "\n".join(lines)

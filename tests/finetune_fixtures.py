@@ -60,6 +60,9 @@ def made_up(kind: str, count: int, seed: int) -> list[dict[str, object]]:
         elif kind == "pairs":
             other = draw.choice(METALS) if draw.random() < 0.5 else metal
             result.append({"sentence1": text, "sentence2": f"it is {other}", "label": str(other == metal)})
+        elif kind == "multi_label":
+            has = [name for name in (colour, metal) if name in ("red", "blue", "iron", "gold")]
+            result.append({"text": text, "labels": has})
         elif kind == "regression":
             result.append({"text": text, "score": float(METALS.index(metal))})
         elif kind == "choice":

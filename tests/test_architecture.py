@@ -18,12 +18,12 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FIL
 # A package may import those of the lines below its own, and of its own line only what SIDEWAYS lists.
 LAYERS = [
     {"cli", "__main__", "__init__"},
-    {"server"},
+    {"server", "api"},
     {"inference", "evaluation", "studies", "export"},
     {"training", "recipes"},
     {"model_io", "tasks", "encoders", "objectives", "reports"},
     {"nn", "data", "tokenizers", "metrics"},
-    {"system", "types", "config", "suggestions", "errors"},
+    {"system", "types", "config", "errors"},
 ]
 SIDEWAYS = {
     ("__main__", "cli"),
@@ -34,11 +34,10 @@ SIDEWAYS = {
     ("model_io", "objectives"),
     ("data", "tokenizers"),
     ("config", "errors"),
-    ("config", "suggestions"),
-    ("suggestions", "errors"),
+    ("config", "system"),
     ("system", "errors"),
 }
-WITHOUT_TORCH = {"tokenizers", "metrics", "tasks", "reports", "evaluation", "config", "suggestions", "errors"}
+WITHOUT_TORCH = {"tokenizers", "metrics", "tasks", "reports", "evaluation", "config", "errors"}
 MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 400, 60, 12
 
 
@@ -119,7 +118,8 @@ def test_sizes_of_files_and_functions() -> None:
                 continue
             parameters = len(node.args.args) + len(node.args.kwonlyargs)
             kernel = any("triton.jit" in ast.unparse(decorator) for decorator in node.decorator_list)
-            if (node.end_lineno or 0) - node.lineno >= MAX_FUNCTION_LINES:
+            explained = len((ast.get_docstring(node) or "").splitlines())
+            if (node.end_lineno or 0) - node.lineno - explained >= MAX_FUNCTION_LINES:
                 wrong.append(f"{name}: {node.name} is too long")
             if parameters > MAX_PARAMETERS and not kernel:
                 wrong.append(f"{name}: {node.name} has {parameters} parameters")

@@ -1,29 +1,72 @@
-"""bertsmith: from raw text to your own working BERT."""
+"""bertsmith: from raw text to your own working BERT.
+
+    import bertsmith as bs
+
+    tokenizer = bs.train_tokenizer(["corpus/"], "tokenizer", vocab_size=32_000)
+    shards = bs.prepare(["corpus/"], "shards", tokenizer=tokenizer)
+    run = bs.pretrain("bert/quick", shards, "run", minutes=10)
+    model = bs.finetune(run.best, "classification", train=rows, dev=0.1, output="reviews", epochs=3)
+    scores = bs.evaluate(model, test_rows)
+
+Importing the package loads neither torch nor pyarrow.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertsmith.api.corpus import Shards, load_tokenizer, prepare, train_tokenizer
+    from bertsmith.api.models import evaluate, list_recipes, list_tasks, load, open_run
+    from bertsmith.api.training import finetune, pretrain
+    from bertsmith.errors import BertsmithError
+    from bertsmith.evaluation.evaluation import Evaluation
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.reports.run import Run
+    from bertsmith.tokenizers.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load"]
+__all__ = [
+    "BertsmithError",
+    "Evaluation",
+    "Predictor",
+    "Run",
+    "Shards",
+    "Tokenizer",
+    "__version__",
+    "evaluate",
+    "finetune",
+    "list_recipes",
+    "list_tasks",
+    "load",
+    "load_tokenizer",
+    "open_run",
+    "prepare",
+    "pretrain",
+    "train_tokenizer",
+]
+_MODULES = {
+    "api.corpus": ("Shards", "load_tokenizer", "prepare", "train_tokenizer"),
+    "api.models": ("evaluate", "list_recipes", "list_tasks", "load", "open_run"),
+    "api.training": ("finetune", "pretrain"),
+    "errors": ("BertsmithError",),
+    "evaluation.evaluation": ("Evaluation",),
+    "inference.predictor": ("Predictor",),
+    "reports.run": ("Run",),
+    "tokenizers.tokenizer": ("Tokenizer",),
+}
 
 
-def load(
-    folder: Any,
-    *,
-    device: str = "auto",
-    precision: Any = "float32",
-    head: str | None = None,
-    ignore_heads: bool = False,
-    tokenizer: Any = None,
-) -> Any:
-    """Loads a model folder written by bertsmith or transformers: a `bertsmith.inference.predictor.Predictor`.
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used."""
+    for module, names in _MODULES.items():
+        if name in names:
+            value = getattr(import_module(f"bertsmith.{module}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'bertsmith' has no attribute {name!r}")
 
-    `precision` is the data type of the weight matrices: float32, bfloat16 or int8. `head` is the only head to load,
-    such as `classify`, for folders whose class bertsmith does not know; `ignore_heads` loads the encoder alone.
-    `tokenizer` is the folder of the tokenizer, where it is another.
-    """
-    from bertsmith.inference.predictor import Predictor
 
-    opening = {"head": head, "ignore_heads": ignore_heads, "tokenizer": tokenizer}
-    return Predictor.open(folder, device=device, precision=precision, **opening)
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.suggestions import (
+from bertsmith.system.suggestions import (
     OtherNames,
     as_written,
     join_path,
@@ -31,6 +31,7 @@ from bertsmith.suggestions import (
     shorten,
     unknown_setting,
     value_at,
+    with_paths,
 )
 
 T = TypeVar("T")
@@ -129,8 +130,8 @@ def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
         raise ConfigError(f"{join_path(where, missing[0])} is missing: {_name(cls)} requires it")
     try:
         return cls(**values)
-    except ConfigError:
-        raise
+    except ConfigError as error:
+        raise ConfigError(with_paths(str(error), fields, where)) from error
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where or _name(cls)}: {error}") from error
 
@@ -283,6 +284,8 @@ def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
     if hint is Path:
         _expect(isinstance(value, str | Path), where, value, "a path")
         return Path(value)
+    if hint is str and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)  # a column or a folder with a number as its name, which TOML reads as a number
     _expect(isinstance(value, hint), where, value, _type_name(hint))
     return value
 

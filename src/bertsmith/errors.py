@@ -21,6 +21,10 @@ class FolderWarning(UserWarning):
     """A choice about a model folder that its files leave open, or a setting of it that is not followed."""
 
 
+class DataWarning(UserWarning):
+    """A choice about a data file that its contents leave open, such as whether its first line is a header."""
+
+
 class UnknownWordsWarning(UserWarning):
     """Many words of a text are unknown to the tokenizer; the message has examples."""
 

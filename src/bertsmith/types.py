@@ -142,13 +142,14 @@ class Loss:
     """Sums and counts per loss term, which add up over micro-batches; the trainer divides once, by global counts."""
 
     sums: dict[str, Tensor]  # [] sum of the losses of all labels
-    counts: dict[str, Tensor]  # [] number of labels
+    counts: dict[str, Tensor]  # [] number of labels, or the sum of their class weights
     correct: dict[str, Tensor]  # [] number of correct predictions; absent for terms without an accuracy
     weights: dict[str, float]  # of the mean of each term in the total
 
     def total(self, counts: Mapping[str, Tensor]) -> Tensor:
         """The total [], with the sum of each term divided by these counts."""
-        terms = [self.weights[name] * value / counts[name].clamp(min=1) for name, value in self.sums.items()]
+        divisors = {name: count + (count == 0) for name, count in counts.items()}
+        terms = [self.weights[name] * value / divisors[name] for name, value in self.sums.items()]
         total: Tensor = sum(terms[1:], start=terms[0])
         return total
 

@@ -133,7 +133,7 @@ BAD = {
     "unknown setting": (
         (["tokenizer", "train", "{b}/corpus.txt", "-o", "{t}/o", "--set", "min_cuont=3"]),
         78,
-        "did you mean min_count?",
+        "did you mean min_count=3?",
     ),
     "unknown layout": (
         (["prepare", "{b}/corpus.txt", "-t", "{b}/tokenizer", "-o", "{t}/o", "--format", "jsno"]),

@@ -74,6 +74,8 @@ def test_the_advice_about_paths_works(folder: Path, monkeypatch: pytest.MonkeyPa
     assert json.loads(call("embed", "words", "nosuch.txt ", "--json").stdout)["texts"] == 1
     refused = call("classify", "labels", "texts.txt").stderr
     assert "use bertsmith predict labels --task classification --file texts.txt;" in refused
+    done = call("predict", "labels", "--task", "classification", "--file", "texts.txt", "-q")
+    assert len(done.stdout.splitlines()) == 2
     assert "use bertsmith tokenizer show words - < texts.txt;" in call("tokenizer", "show", "words", "texts.txt").stderr
     assert "labels is a folder, but a text is expected" in call("classify", "labels", "labels").stderr
 

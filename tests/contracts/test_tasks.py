@@ -44,6 +44,8 @@ def perfect(task: Task, features: list[Features]) -> list[NDArray[np.float32]]:
 def _logits(task: Task, features: Features) -> NDArray[np.float32]:
     if task.objective == "regress":
         return np.array([features.target], np.float32)
+    if task.objective == "multi_label":
+        return np.array(features.target, np.float32) * 2 - 1
     if task.objective == "choose":
         return np.eye(len(features.rows), dtype=np.float32)[features.target]
     if task.objective == "span":

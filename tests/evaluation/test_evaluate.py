@@ -22,6 +22,7 @@ from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.tasks import classification
 from bertsmith.tasks.tagged_text import Sentence
 from bertsmith.training.finetune import finetune
+from bertsmith.training.finetune_data import build_task, train_and_dev
 from bertsmith.training.recipe import make_finetune_config
 
 KINDS = ("classification", "pairs", "regression", "choice", "qa", "tagging")
@@ -96,7 +97,7 @@ def test_truncated_examples_are_counted(base: Path) -> None:
 def test_a_run_folder_needs_no_task_or_files(base: Path, tmp_path: Path) -> None:
     done = call("evaluate", base / "tagging" / "run", "-o", tmp_path / "out", "--device", "cpu", "max_errors=3")
     assert done.returncode == 0, done.stderr
-    assert all(word in done.stdout for word in ("never an entity", "COLOUR", "95% interval", "words"))
+    assert all(word in done.stdout for word in ("never an entity", "COLOUR", "95% interval", "Words", "Support"))
     numbers = json.loads((tmp_path / "out" / "evaluation.json").read_text(encoding="utf-8"))
     assert (numbers["task"], numbers["max_length"], len(numbers["errors"])) == ("tagging", 32, 3)
     assert len((tmp_path / "out" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()) == 40
@@ -107,11 +108,79 @@ def test_a_run_folder_needs_no_task_or_files(base: Path, tmp_path: Path) -> None
     assert str(tmp_path / "nbest_predictions.json") in facts["written"]
 
 
+def copied_run(base: Path, folder: Path, **changes: Any) -> Path:
+    """The run of classification with other settings, and files for train only."""
+    run = base / "classification" / "run"
+    shutil.copytree(run / "best", folder / "best")
+    recipe = json.loads((run / "recipe.json").read_text(encoding="utf-8"))
+    recipe |= {"files": {"train": recipe["files"]["train"]}, **changes}
+    (folder / "recipe.json").write_text(json.dumps(recipe), encoding="utf-8")
+    return folder
+
+
+def test_dev_examples_that_are_a_fraction_of_train_are_evaluated(base: Path, tmp_path: Path) -> None:
+    run = copied_run(base, tmp_path / "run", dev_fraction=0.3)
+    settings = evaluator.finetune_config_of(run)
+    assert settings is not None
+    train, dev = train_and_dev(settings, build_task(settings))
+    for split, examples in (("dev", dev), ("train", train)):
+        done = call("evaluate", run, "--split", split, "--device", "cpu", "-o", tmp_path / split, "--json")
+        assert json.loads(done.stdout)["examples"] == len(examples), done.stderr
+        lines = (tmp_path / split / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+        assert [json.loads(line)["id"] for line in lines] == [example.id for example in examples]
+    file = base / "classification" / "train.jsonl"  # all of a given file
+    given = json.loads(call("evaluate", run, "--file", file, "--split", "train", "--device", "cpu", "--json").stdout)
+    assert given["examples"] == len(train) + len(dev)
+
+
+def test_a_run_without_dev_examples_says_what_to_pass(base: Path, tmp_path: Path) -> None:
+    run = copied_run(base, tmp_path / "run")
+    done = call("evaluate", run, "--device", "cpu")
+    assert done.returncode == 65
+    assert "this run has no dev examples: pass --dev FILE, or --data DIR, or another --split" in done.stderr
+    assert call("evaluate", run, "--dev", base / "classification" / "dev.jsonl", "--device", "cpu").returncode == 0
+    refused = call("evaluate", run, "dev.csv").stderr
+    assert "dev.csv is not a setting: pass a file of examples with --file dev.csv" in refused
+
+
+def test_each_line_of_a_text_file_has_a_prediction_with_its_text(base: Path, tmp_path: Path) -> None:
+    texts = ["the smith has red iron", "it is gold", "쇠"]
+    file, run = tmp_path / "new.txt", base / "classification" / "run"
+    file.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    rows = [json.loads(line) for line in call("predict", run, "--file", file, "--with-text", "-q").stdout.splitlines()]
+    assert [(row["id"], row["text"]) for row in rows] == [(str(number), text) for number, text in enumerate(texts)]
+    call("predict", run, "--file", file, "--with-text", "-o", tmp_path / "out.csv", "-q")
+    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as table:
+        assert [(row["text"], row["value"]) for row in csv.DictReader(table)] == [
+            (row["text"], row["value"]) for row in rows
+        ]
+    file.write_bytes("\n".join(texts).encode("cp949"))
+    assert "set task.encoding=cp949" in call("predict", run, "--file", file).stderr
+    for words in (["task.encoding=cp949"], ["--encoding", "cp949"]):
+        done = call("predict", run, *words, "--file", file, "--with-text", "-q").stdout.splitlines()
+        assert [json.loads(line) for line in done] == rows
+
+
+@pytest.mark.parametrize(
+    ("kind", "roles"),
+    [
+        ("pairs", {"first": "sentence1", "second": "sentence2"}),
+        ("choice", {"question": "question", "choices": "choices"}),
+        ("qa", {"question": "question", "context": "context"}),
+    ],
+)
+def test_predictions_with_several_texts(base: Path, kind: str, roles: dict[str, str]) -> None:
+    file = base / kind / "dev.jsonl"
+    row = json.loads(call("predict", base / kind / "run", "--file", file, "--with-text", "-q").stdout.splitlines()[0])
+    example = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
+    assert {role: row[role] for role in roles} == {role: example[name] for role, name in roles.items()}
+
+
 def test_submission_without_labels(base: Path, tmp_path: Path) -> None:
     words = ["evaluate", base / "cola", "--data", base / "glue", "--split", "test", "--device", "cpu"]
     done = call(*words, "-o", tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "no gold labels" in done.stdout
+    assert "no labels" in done.stdout
     lines = (tmp_path / "CoLA.tsv").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "index\tprediction"
     assert [line.split("\t")[0] for line in lines[1:]] == ["0", "1"]
@@ -217,7 +286,9 @@ def test_invalid_calls_are_one_line_errors(base: Path, tmp_path: Path) -> None:
         evaluate(base / "m", "qa", dev)
     with pytest.raises(ConfigError, match="max_length=99 exceeds the 64 positions"):
         evaluate(base / "qa" / "run", "qa", dev, max_length=99)
-    with pytest.raises(DataError, match="classification has no test file: pass --data DIR, or --file FILE"):
+    with pytest.raises(
+        DataError, match="classification has no test file: pass --file FILE --split test, or --data DIR"
+    ):
         evaluate(base / "classification" / "run", "classification", dev, split="test")
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "recipe.json").write_text("{}", encoding="utf-8")

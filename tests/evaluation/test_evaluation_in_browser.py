@@ -35,7 +35,7 @@ def cells(page: Any, column: int) -> list[str]:
 
 def test_a_cell_shows_the_examples_behind_it(visit: Any) -> None:
     page = visit("labels")
-    assert page.locator("#what").text_content() == "Most confident errors"
+    assert page.locator("#what").text_content() == "Errors"
     errors = len(cells(page, 1))
     button = page.get_by_role("button", name="copper predicted as iron")
     button.click()
@@ -60,7 +60,7 @@ def test_arrow_keys_move_over_the_matrix(visit: Any) -> None:
     page.keyboard.press("ArrowUp")
     assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("copper predicted as copper")
     page.keyboard.press("Escape")
-    assert page.locator("#what").text_content() == "Most confident errors"
+    assert page.locator("#what").text_content() == "Errors"
 
 
 def test_errors_are_sorted(visit: Any) -> None:
@@ -74,7 +74,7 @@ def test_errors_are_sorted(visit: Any) -> None:
     page.get_by_role("button", name="probability").click()
     assert sure() == sorted(sure())
     assert page.locator("#cases th").nth(2).get_attribute("aria-sort") == "ascending"
-    page.get_by_role("button", name="gold", exact=True).click()
+    page.get_by_role("button", name="true", exact=True).click()
     golds = cells(page, 1)
     assert golds == [gold for label in dict.fromkeys(golds) for gold in golds if gold == label]  # each label together
     assert len(set(golds)) > 2
@@ -85,7 +85,7 @@ def test_errors_are_sorted(visit: Any) -> None:
 
 def test_regression_cases_are_sorted_by_error(visit: Any) -> None:
     page = visit("numbers")
-    assert page.locator("#what").text_content() == "Largest errors"
+    assert page.locator("#what").text_content() == "Errors"
     assert cells(page, 3) == ["3.00", "0.500"]
     assert page.locator("#confusion").count() == 0
 

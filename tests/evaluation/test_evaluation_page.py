@@ -43,6 +43,46 @@ def test_nothing_is_fetched_and_nothing_becomes_markup(tmp_path: Path) -> None:
     )
 
 
+def test_a_notebook_shows_scores_and_confusion_matrix(tmp_path: Path) -> None:
+    found = mixed(tmp_path)
+    assert found["accuracy"] == found.scores["accuracy"]
+    text = found._repr_html_()
+    for words in (
+        "Precision</th>",
+        "Support</th>",
+        ">predicted</th>",
+        ">true</th>",
+        "95% interval",
+        "Confusion matrix",
+    ):
+        assert words in text
+    assert found.confusion is not None
+    assert all(f">{count}</td>" in text for row in found.confusion.counts for count in row if count)
+    harmless(text)
+
+
+def harmless(text: str) -> None:
+    """No script, no request, and nothing of the data becomes markup."""
+    read = Reader(text)
+    assert not {tag for tag, _ in read.elements} & {"script", "img", "b", "iframe", "link"}
+    assert not any(name.startswith("on") for _, attributes in read.elements for name in attributes)
+    assert not re.search(r"https?:|@import|url\(", text, flags=re.IGNORECASE)
+
+
+def test_headings_are_conventional_and_scores_come_before_errors(tmp_path: Path) -> None:
+    text = page(mixed(tmp_path))
+    headings = [
+        "Scores",
+        "Per-class scores",
+        "Confusion matrix",
+        "Scores by length",
+        "Calibration (reliability diagram)",
+    ]
+    places = [text.index(f"<h2>{heading}</h2>") for heading in headings]
+    assert places == sorted(places)
+    assert text.index("<h2>Per-class scores") < text.index('id="examples"') < text.index("<h2>Calibration")
+
+
 def test_many_labels_and_examples_make_a_small_page(tmp_path: Path) -> None:
     known = [f"label {number}" for number in range(60)]
     rows = [("word " * 100, known[number % 50 if number % 7 else 0]) for number in range(9000)]

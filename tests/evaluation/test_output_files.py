@@ -39,7 +39,7 @@ def test_invalid_evaluation_folders_are_errors(tmp_path: Path) -> None:
     for text, words in (
         ("{", "is not an evaluation"),
         ("[]", "expected a JSON object"),
-        ('{"model": 1}', "must be a string"),
+        ('{"model": []}', "must be a string"),
     ):
         (tmp_path / NUMBERS).write_text(text, encoding="utf-8")
         with pytest.raises(DataError, match=words):

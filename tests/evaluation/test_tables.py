@@ -56,7 +56,7 @@ def test_label_scores_match_the_metrics(tmp_path: Path) -> None:
     for one in found.by_label:
         part = counted[one.label]
         assert (one.precision, one.recall, one.f1) == (part.precision, part.recall, part.f1)
-        assert (one.gold, one.predicted) == (part.gold, part.predicted)
+        assert (one.support, one.predicted) == (part.gold, part.predicted)
     assert found.calibration is not None
     assert sum(one.count for one in found.calibration.bins) == len(examples)
     assert sum(one.examples for one in found.by_length) == len(examples)
@@ -121,9 +121,9 @@ def test_entity_scores_match_the_metrics(seed: int, tmp_path: Path) -> None:
     predictions = [tagged(a, b) for a, b in zip(answers, words, strict=True)]
     cases = task.cases(task.examples("dev"), predictions)
     counted = sequence_labelling.score_entities(golds, answers).by_type
-    for one in by_label(task, confusion(task, cases)):
+    for one in by_label(task, confusion(task, cases), task.examples("dev"), predictions):
         part = counted[one.label]
-        assert (one.gold, one.predicted, one.f1) == (part.gold, part.predicted, part.f1)
+        assert (one.support, one.predicted, one.f1) == (part.gold, part.predicted, part.f1)
     assert sum(case.correct for case in cases) == sum(part.correct for part in counted.values())
 
 

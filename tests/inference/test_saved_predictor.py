@@ -15,7 +15,7 @@ from bertsmith.errors import BertsmithError
 from bertsmith.inference.engine import Engine, EngineClosed
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.sentence_transformers import DenseLayer, SentenceSettings
-from bertsmith.objectives import classify, masked_lm, span
+from bertsmith.objectives import classify, masked_lm, multi_label, span
 
 HEADS: tuple[Any, ...] = (classify.Config(labels=KINDS), span.Config(no_answer=-3.5), masked_lm.Config())
 
@@ -41,6 +41,13 @@ def test_a_saved_predictor_has_the_same_outputs(model: Predictor, tmp_path: Path
     assert again.model.objectives["span"].config.no_answer == -3.5
     again.save(folder, overwrite=True)  # over the folder that it was loaded from
     assert outputs(bertsmith.load(folder, device="cpu")) == outputs(model)
+
+
+def test_thresholds_are_saved(tmp_path: Path) -> None:
+    model = Predictor(random_model(multi_label.Config(labels=KINDS, thresholds=(0.01, 0.99))), tokenizer())
+    again = bertsmith.load(model.save(tmp_path / "model"), device="cpu")
+    assert again.predict(TEXTS) == model.predict(TEXTS)
+    assert again.model.objectives["multi_label"].config.thresholds == (0.01, 0.99)
 
 
 def test_settings_of_embeddings_are_saved(tmp_path: Path) -> None:

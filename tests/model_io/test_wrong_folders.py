@@ -108,7 +108,7 @@ def test_tokenizer_and_table_of_different_size(tmp_path: Path) -> None:
 
 
 def test_not_a_model_folder(tmp_path: Path) -> None:
-    cases = {"nowhere": "is not a folder", "file": "is not a folder", "empty": "has no config.json"}
+    cases = {"nowhere": "does not exist", "file": "is not a folder", "empty": "has no config.json"}
     cases |= {"config only": "has no model.safetensors", "pickled": "bertsmith import", "google": "bertsmith import"}
     for name in ("empty", "config only", "pickled", "google"):
         (tmp_path / name).mkdir()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from types import ModuleType
 
 import pytest
 import torch
+from model_fixtures import random_rows
 from objectives.head_fixtures import LENGTHS, alone, model_with, packed
 
+from bertsmith.data.collate import collate
 from bertsmith.errors import ConfigError
-from bertsmith.objectives import classify
+from bertsmith.objectives import classify, multi_label, tag
 from bertsmith.objectives.objective import BuildContext
 
 
@@ -26,6 +29,39 @@ def test_loss_text_by_text() -> None:
     assert loss.sums["classify"].item() == pytest.approx(total, rel=1e-5)
     assert int(loss.counts["classify"]) == len(LENGTHS)
     assert int(loss.correct["classify"]) == correct
+
+
+@pytest.mark.parametrize("kind", [classify, tag])
+def test_class_weights_are_those_of_torch_over_micro_batches(kind: ModuleType) -> None:
+    weights = (0.1, 3.0, 0.25)
+    model = model_with(kind.Config(labels=("no", "yes", "maybe"), class_weights=weights))
+    name, parts = kind.__name__.rpartition(".")[2], [packed(), packed(shape=(4, 8))]
+    logits = torch.cat([model.predict(batch, name) for batch in parts])
+    labels = torch.cat([batch.labels[name] for batch in parts])
+    expected = torch.nn.CrossEntropyLoss(torch.tensor(weights))(logits, labels)
+    losses = [model(batch) for batch in parts]
+    assert torch.allclose((losses[0] + losses[1]).mean(), expected, rtol=1e-5)
+    counts = {name: model.counts(parts[0])[name] + model.counts(parts[1])[name]}
+    assert torch.allclose(losses[0].total(counts) + losses[1].total(counts), expected, rtol=1e-5)
+    one = collate(random_rows([5]), length=5, labels={"classify": [0]})
+    if kind is classify:  # the weights of a batch may add up to less than 1
+        alone = torch.nn.CrossEntropyLoss()(model.predict(one, name), one.labels[name])
+        assert torch.allclose(model(one).mean(), alone, rtol=1e-5)
+    assert "class_weights" not in " ".join(model.state_dict())
+
+
+def test_multi_label_weights_are_those_of_torch() -> None:
+    weights = (4.0, 0.5)
+    model = model_with(multi_label.Config(positive_weights=weights))
+    batch = packed()
+    known = batch.labels["multi_label"][: len(LENGTHS)]
+    loss = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(weights))
+    expected = loss(model.predict(batch, "multi_label")[: len(LENGTHS)], known)
+    assert torch.allclose(model(batch).mean(), expected, rtol=1e-5)
+    with pytest.raises(ConfigError, match="positive_weights has 1 numbers for 2 labels"):
+        multi_label.Config(positive_weights=(1.0,))
+    with pytest.raises(ConfigError, match="the weight of 'LABEL_1' is 0: it must be above 0"):
+        classify.Config(class_weights=(1.0, 0.0))
 
 
 def test_dropout_applies_to_text_vectors_in_training_only() -> None:

@@ -11,8 +11,27 @@ from reports.run_fixtures import RECIPE, RunBuilder, finished_run, long_log
 
 from bertsmith.errors import BertsmithError
 from bertsmith.reports.report_page import write_report
+from bertsmith.reports.run_history import read_run
+
+SVG = ("svg", "text", "line", "polyline")
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+
+
+def test_a_notebook_shows_the_figures_and_the_loss(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / EVIL.replace("/", "_"), recipe={**RECIPE, "name": EVIL})
+    run.steps(1, 40)
+    run.write("evaluation", step=20, loss=5.5)
+    read = read_run(run.folder)
+    text = read._repr_html_()
+    assert {tag for tag, _ in Reader(text).elements} <= {"div", "style", "h4", "p", "dl", "dt", "dd", *SVG}
+    assert text.count("<svg") == 1
+    assert text.count("<polyline") >= 2
+    assert 'aria-label="loss"' in text
+    assert "40 of 40" in text
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "events.jsonl").touch()
+    assert "<svg" not in read_run(tmp_path / "new")._repr_html_()
 
 
 def test_a_page_shows_the_run(tmp_path: Path) -> None:

@@ -394,7 +394,7 @@ def test_cells_show_their_examples(visit: Any) -> None:
     page = visit("/evaluation")
     page.get_by_role("button", name="forge/two/evaluation").click()
     page.locator("#what").wait_for()
-    assert page.locator("#what").text_content() == "Most confident errors"
+    assert page.locator("#what").text_content() == "Errors"
     cell = page.get_by_role("button", name="copper predicted as iron")
     cell.click()
     assert page.locator("#cases tbody tr").count() == int(cell.text_content())

@@ -20,6 +20,7 @@ from bertsmith.tasks import (
     conll,
     glue,
     korean,
+    multi_label,
     pairs,
     qa,
     regression,
@@ -79,6 +80,12 @@ def own_pairs(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
 def own_numbers(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
     rows = [("text", "score"), *((text, number / 2) for number, text in enumerate(TEXTS))]
     return regression.Config(main_metric="spearman"), both(folder, ".tsv", lambda path: tabbed(path, *rows))
+
+
+def own_label_lists(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
+    lists = ([], ["iron"], ["iron", "salt"], ["salt"], ["salt", "iron", "쇠"], ["쇠"])
+    items = [{"text": text, "labels": labels} for text, labels in zip(TEXTS, lists, strict=True)]
+    return multi_label.Config(), both(folder, ".jsonl", lambda path: lines_of_json(path, *items))
 
 
 def own_choices(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
@@ -260,7 +267,7 @@ def squad_task(name: str) -> Sample:
             paragraphs.append({"context": text, "qas": labelled})
         settings = squad.Config(name=name)  # type: ignore[arg-type]
         for split in ("train", "dev"):
-            file = folder / squad.NAMES[settings.name].format(split)
+            file = folder / squad.MEMBERS[settings.name].format(split)
             written(file, json.dumps({"version": name, "data": [{"title": "iron", "paragraphs": paragraphs}]}))
         return settings, {"data": folder}
 
@@ -327,6 +334,7 @@ SAMPLES: dict[str, Sample] = {
     "classification": own_texts,
     "pairs": own_pairs,
     "regression": own_numbers,
+    "multi_label": own_label_lists,
     "choice": own_choices,
     "swag": swag_scenes,
     "codah": codah_fold,

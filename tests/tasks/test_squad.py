@@ -149,7 +149,7 @@ def test_a_file_in_another_format_is_a_one_line_error(content: bytes, message: s
 
 
 def test_missing_files_duplicate_ids_and_unanswerable_questions_in_1_1_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="does not exist"):
         task_of(tmp_path / "nothing.json").examples("dev")
     with pytest.raises(DataError, match="question a: the id is not unique"):
         task_of(written(tmp_path, asked("a", "iron"), asked("a", "iron"))).examples("dev")

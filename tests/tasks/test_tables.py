@@ -135,7 +135,7 @@ def test_ragged_rows_are_errors_or_skipped_and_counted(tmp_path: Path) -> None:
 
 def test_missing_and_duplicate_columns_are_errors(tmp_path: Path) -> None:
     table = tables.read_table(written(tmp_path / "a.csv", "text,lable,x,x\na,b,c,d\n"))
-    with pytest.raises(DataError, match=r"no column 'label' among text, lable, x, x; did you mean lable\?; set label"):
+    with pytest.raises(DataError, match=r"no column 'label' among text, lable, x, x; did you mean task.label=lable\?"):
         table.column_index("label", setting="label")
     with pytest.raises(DataError, match="two columns are called 'x'"):
         table.column("x")
@@ -170,7 +170,7 @@ def test_unsupported_and_invalid_tables_are_one_line_errors(
 
 def test_a_missing_file_error_names_the_nearest_file(tmp_path: Path) -> None:
     written(tmp_path / "train.csv", "x\n")
-    assert "does not exist; did you mean train.csv?" in refusal(tmp_path / "trian.csv")
+    assert f"does not exist; did you mean {tmp_path}/train.csv?" in refusal(tmp_path / "trian.csv")
     (tmp_path / "folder.csv").mkdir()
     assert "cannot be read" in refusal(tmp_path / "folder.csv")
 

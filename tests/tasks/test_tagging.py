@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sklearn.metrics import f1_score
 from tasks.samples import lines_of_json, tabbed, written
 
+from bertsmith import config
+from bertsmith.errors import DataWarning
 from bertsmith.metrics.sequence_labelling import SCHEMES, convert_tags
 from bertsmith.tasks import tagging
+from bertsmith.tasks.task import Prediction
 from bertsmith.tasks.token_classification import TokenClassificationTask
 
 GOLD = ("B-PER", "I-PER", "B-PER", "O", "B-LOC", "O", "I-LOC")
@@ -67,7 +71,7 @@ def test_columns_are_counted_from_one(tmp_path: Path) -> None:
         ("Ada B-PER\nmet\n", {}, ":2: 1 columns, but the first line has 2"),
         ("Ada\nmet\n", {}, ":1: only one column"),
         ("Ada B-PER\nmet X-PER\n", {}, ":2: 'X-PER' is not a tag"),
-        ("Ada NN PER\n", {}, ":1: 'PER' is not a tag"),
+        ("Ada NN PER\n", {}, ":1: 'PER' is not a tag: expected O, or B,"),
         ("Ada B-PER\n\nSeoul B-LOC\n", {}, ":3: 'B-LOC' (in IOB2) is not one of the known labels"),
         ("Ada B-PRE\n", {}, "did you mean B-PER?"),
         ("Ada B-PER\n", {"tags": "3"}, ":1: no column 3 among 2"),
@@ -89,7 +93,7 @@ def test_a_train_file_without_entities_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path / "train.conll", "Ada O\n")
     with pytest.raises(ValueError, match="no entity can be learned"):
         task(path).examples("train")
-    with pytest.raises(ValueError, match=r"nothing\.conll cannot be read"):
+    with pytest.raises(ValueError, match=r"nothing\.conll does not exist"):
         task(tmp_path / "nothing.conll").examples("train")
 
 
@@ -113,6 +117,50 @@ def test_a_test_file_may_lack_tags(tmp_path: Path) -> None:
     assert not result.has_split("dev")
 
 
+POS = "-DOCSTART- -X- O O\n\nAda NNP I-NP I-PER\nmet VBD I-VP O\nGrace NNP I-NP I-PER\n. . O O\n\nShe PRP I-NP O\n"
+
+
+def test_parts_of_speech_are_plain_labels(tmp_path: Path) -> None:
+    path = written(tmp_path / "train.txt", POS)
+    settings = config.override(tagging.Config(), ["tags=2"])
+    result = settings.build(files={"train": path, "dev": path})
+    examples = result.examples("dev")
+    assert result.labels == (".", "NNP", "PRP", "VBD")
+    assert (result.main_metric, result.detected["dev: scheme"]) == ("accuracy", "plain")
+    assert [example.gold for example in examples] == [("NNP", "VBD", "NNP", "."), ("PRP",)]
+    predictions = [Prediction(("NNP", "NNP", "NNP", "."), 0.8, {"scores": [0.9, 0.6, 0.9, 0.8]}), Prediction(("PRP",))]
+    scores = result.score(examples, predictions)
+    flat = [["NNP", "VBD", "NNP", ".", "PRP"], ["NNP", "NNP", "NNP", ".", "PRP"]]
+    assert scores["accuracy"] == 0.8
+    assert scores["macro_f1"] == pytest.approx(f1_score(*flat, average="macro", zero_division=0))
+    assert result.interval(examples, predictions).value == pytest.approx(0.8)
+    (wrong,) = [case for case in result.cases(examples, predictions) if not case.correct]
+    assert (wrong.gold, wrong.prediction, wrong.cell) == ("VBD: met", "NNP: met", ("VBD", "NNP"))
+    assert (wrong.source, wrong.confidence) == (f"{path}:4", 0.6)
+    assert result.baseline(examples)[0] == "always NNP"
+    (name,) = result.submission(examples, predictions)
+    assert b"met VBD I-VP O NNP\n" in result.submission(examples, predictions)[name]
+    entities = tagging.Config().build(files={"train": path})
+    assert (entities.labels, entities.main_metric) == (("O", "B-PER", "I-PER"), "f1")
+    trained = settings.build(files={"dev": path}, labels=("NNP", ".", "VBD", "PRP"))
+    assert (trained.examples("dev")[0].gold, trained.main_metric) == (("NNP", "VBD", "NNP", "."), "accuracy")
+    assert "'NNP' is not one of the known labels" in refused_labels(path, settings, ("NN", "PRP"))
+
+
+def refused_labels(path: Path, settings: Any, labels: tuple[str, ...]) -> str:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is what is tested
+        settings.build(files={"dev": path}, labels=labels).examples("dev")
+    return str(caught.value)
+
+
+def test_types_without_letters_are_noted_and_tags_may_be_read_as_plain(tmp_path: Path) -> None:
+    bare = task(written(tmp_path / "train.conll", "Ada PER\nmet O\n"))
+    with pytest.warns(DataWarning, match=r"words are scored and not entities \(task.scheme=plain\)"):
+        assert bare.labels == ("O", "PER")
+    plain = task(written(tmp_path / "dev.conll", "Ada B-PER\nmet O\n"), scheme="plain")
+    assert (plain.labels, plain.main_metric) == (("B-PER", "O"), "accuracy")
+
+
 def test_labels_of_a_model_must_be_tags(tmp_path: Path) -> None:
     path = written(tmp_path / "train.conll", "Ada B-PER\n")
     files = {"train": path}
@@ -121,7 +169,7 @@ def test_labels_of_a_model_must_be_tags(tmp_path: Path) -> None:
         "O",
         "B-PER",
     ]
-    for labels in (("O", "S-PER"), ("B-PER", "I-PER"), ("LABEL_0", "LABEL_1")):
+    for labels in (("O", "S-PER"), ("B-PER", "I-PER")):
         with pytest.raises(ValueError, match="not IOB2 tags"):
             tagging.Config().build(files=files, labels=labels)
     with pytest.raises(ValueError, match="pass --train"):
@@ -175,8 +223,8 @@ def test_texts_and_entities_by_character(tmp_path: Path) -> None:
         ({"text": "Ada met", "entities": [[3, 4, "PER"]]}, "entity 1 is only white space"),
         ({"text": "Ada met", "entities": [{"start": 0, "end": 3, "label": "PER", "text": "Bob"}]}, "is 'Bob', but"),
         ({"text": "Ada met", "entities": [[0, 3, "PER"], [0, 7, "PER"]]}, "PER 'Ada' and PER 'Ada met' overlap"),
-        ({"text": "Ada-based", "entities": [[0, 3, "PER"]]}, "ends inside 'Ada-based': set unit=part"),
-        ({"text": "대장장이는", "entities": [[0, 4, "PER"]]}, "ends inside '대장장이는': set unit=character"),
+        ({"text": "Ada-based", "entities": [[0, 3, "PER"]]}, "ends inside 'Ada-based': set task.unit=part"),
+        ({"text": "대장장이는", "entities": [[0, 4, "PER"]]}, "ends inside '대장장이는': set task.unit=character"),
         ({"text": "Ada", "entities": ["PER"]}, "entity 1 is PER: expected"),
         ({"text": "Ada", "entities": {"start": 0}}, "must be a list of entities"),
         ({"text": "Ada", "entities": None}, ":1: no tags"),

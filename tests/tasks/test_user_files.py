@@ -14,7 +14,7 @@ import pytest
 from tasks.samples import LONG, TEXTS, lines_of_json, written
 
 from bertsmith import config
-from bertsmith.errors import BertsmithError, ConfigError, DataError
+from bertsmith.errors import BertsmithError, ConfigError, DataError, DataWarning
 from bertsmith.tasks import choice, classification, pairs, regression
 from bertsmith.tasks.task import Example, Prediction, TaskConfig, truncated_examples
 from bertsmith.tasks.text_tasks import sort_labels
@@ -57,15 +57,97 @@ def test_columns_are_detected_and_shown(header: str, text: str, label: str, tmp_
 def test_undetectable_columns_are_an_error_that_names_the_setting(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "alpha,beta,gamma\nx,y,1\n")
     output = refusal(lambda: examples_of(classification.Config(), train=path))
-    assert "no column for the text among alpha, beta, gamma: set text=COLUMN" in output
-    assert "header=false" in output
+    assert "no column for the text among alpha, beta, gamma: set task.text=COLUMN" in output
+    assert "task.header=false" in output
     output = refusal(lambda: examples_of(classification.Config(text="alpa", label="gamma"), train=path))
-    assert "no column 'alpa' among alpha, beta, gamma; did you mean alpha?; set text=COLUMN" in output
+    assert "no column 'alpa' among alpha, beta, gamma; did you mean task.text=alpha?" in output
     named = classification.Config(text="beta", label="gamma")
     assert named.build(files={"test": path}, labels=("0", "1")).examples("test")[0].texts == ("y",)
     bare = classification.Config(header=False, text="column2", label="column1")
     first, *_ = examples_of(bare, train=written(tmp_path / "b.csv", "pos,fine\nneg,bad\n"))
     assert (first.texts, first.gold, first.source.rpartition(":")[2]) == (("fine",), "pos", "1")
+
+
+SENTENCES = ["the smith has iron", "it is gold, they say.", "fine"]
+
+
+def texts_of(settings: TaskConfig, path: Path) -> list[tuple[str, ...]]:
+    return [example.texts for example in settings.build(files={"test": path}, labels=("a", "b")).examples("test")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.txt", "{}", SENTENCES),  # one text per line
+        ("a.txt", "text\n{}", ["text", *SENTENCES]),
+        ("a.tsv", "text\n{}", SENTENCES),
+        ("a.tsv", "Review\n{}", SENTENCES),
+        ("a.txt", "id\ttext\n1\tfine", ["fine"]),
+        ("a.txt", "document\tlabel\nfine\ta\nbad\ta", ["fine", "bad"]),
+        ("a.tsv", "I like it very much indeed\n{}", ["I like it very much indeed", *SENTENCES]),
+        ("a.tsv", "fine.\n{}", ["fine.", *SENTENCES]),
+        ("a.tsv", "fine\n{}", ["fine", *SENTENCES]),  # again in a later line
+        ("a.csv", '"fine, I think."\nbad', ["fine, I think.", "bad"]),
+        ("a.txt", "만족합니다\n별로예요", ["만족합니다", "별로예요"]),
+        ("a.txt", "one", ["one"]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::bertsmith.errors.DataWarning")
+def test_no_text_is_taken_for_a_header(name: str, text: str, expected: list[str], tmp_path: Path) -> None:
+    path = written(tmp_path / name, text.format("\n".join(SENTENCES)) + "\n")
+    assert texts_of(classification.Config(), path) == [(one,) for one in expected]
+
+
+def test_notes_say_what_was_assumed_about_the_first_line(tmp_path: Path) -> None:
+    with pytest.warns(DataWarning, match=r"a.txt:1: 'text' is read as a text: set task.header=true if line 1 is a"):
+        texts_of(classification.Config(), written(tmp_path / "a.txt", "text\nfine\n"))
+    assert texts_of(classification.Config(header=True), tmp_path / "a.txt") == [("fine",)]
+    with pytest.warns(DataWarning, match=r"a.csv:1: 'It is fine.' is read as a text"):
+        texts_of(classification.Config(), written(tmp_path / "a.csv", "It is fine.\nbad\n"))
+    with pytest.warns(DataWarning, match=r"b.txt: 2 blank lines are skipped"):
+        texts_of(classification.Config(), written(tmp_path / "b.txt", "fine\n\nbad\n\nso so\n\n"))
+
+
+def test_a_first_line_that_may_be_a_header_or_not_is_an_error_whose_advice_works(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "superb\nbad\n")
+    output = refusal(lambda: texts_of(classification.Config(), path))
+    assert "a.csv:1: 'superb' is a text or the name of a column: set task.header=false or task.header=true" in output
+    assert texts_of(classification.Config(header=False), path) == [("superb",), ("bad",)]
+    assert texts_of(classification.Config(header=True), path) == [("bad",)]
+    path = written(tmp_path / "train.tsv", "pos\tvery fine\nneg\tbad\npos\tfine\n")
+    for split in ("train", "dev", "test"):
+        output = refusal(lambda split=split: examples_of(classification.Config(), **{split: path}))
+        assert "train.tsv:1: 'pos' looks like data, not like the name of a column: set task.header=true if" in output
+    settings = classification.Config(header=False, text="column2", label="column1")
+    assert [example.gold for example in examples_of(settings, train=path)] == ["pos", "neg", "pos"]
+    assert texts_of(settings, written(tmp_path / "new.tsv", "fine\nbad\n")) == [("fine",), ("bad",)]  # texts alone
+    number = written(tmp_path / "n.csv", "1,good\n0,bad\n")
+    assert "n.csv:1: '1' looks like data" in refusal(lambda: examples_of(classification.Config(), train=number))
+
+
+def test_files_of_texts_have_the_order_of_the_roles(tmp_path: Path) -> None:
+    named = classification.Config(text="review", label="stars")
+    assert texts_of(named, written(tmp_path / "a.txt", "fine\nbad\n")) == [("fine",), ("bad",)]
+    two = written(tmp_path / "b.txt", "Is it iron?\tIt is.\nIs it gold?\tNo.\n")
+    with pytest.warns(DataWarning, match="'Is it iron\\?' is read as a text"):
+        assert texts_of(pairs.Config(), two)[0] == ("Is it iron?", "It is.")
+    with pytest.warns(DataWarning, match="is read as a text"):
+        assert texts_of(regression.Config(), two)[0] == ("Is it iron?", "It is.")
+    swapped = pairs.Config(header=False, first="column2", second="column1")
+    assert texts_of(swapped, two)[0] == ("It is.", "Is it iron?")
+
+
+def test_files_in_other_encodings(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "text,label\n훌륭해요,긍정\n별로예요,부정\n".encode("cp949"))
+    output = refusal(lambda: examples_of(classification.Config(), train=path))
+    assert "a.csv:2: byte 0xc8 is not UTF-8: set task.encoding=cp949, task.encoding=latin-1 or what it is" in output
+    assert examples_of(classification.Config(encoding="cp949"), train=path)[0].texts == ("훌륭해요",)
+    assert "is not an encoding" in refusal(
+        lambda: examples_of(classification.Config(encoding="nonsense"), train=path), ConfigError
+    )
+    wide = written(tmp_path / "b.csv", "text,label\n훌륭해요,긍정\n별로예요,부정\n".encode("utf-16"))
+    assert "set task.encoding=utf-16" in refusal(lambda: examples_of(classification.Config(), train=wide))
+    assert examples_of(classification.Config(encoding="utf-16"), train=wide)[0].texts == ("훌륭해요",)
 
 
 def test_dev_has_the_columns_of_train(tmp_path: Path) -> None:
@@ -148,7 +230,7 @@ def test_f1_needs_its_label(tmp_path: Path) -> None:
     output = refusal(
         lambda: classification.Config(main_metric="f1").build(files={"train": path}).head_config(), ConfigError
     )
-    assert "main_metric=f1 needs one of the 3 labels: set positive=" in output
+    assert "main_metric=f1 needs one of the 3 labels: set task.positive=" in output
     output = refusal(
         lambda: classification.Config(positive="Z").build(files={"train": path}).head_config(), ConfigError
     )
@@ -257,7 +339,7 @@ def test_label_format_of_train_applies_to_all_files_and_can_be_set(tmp_path: Pat
         (
             [0, 3],
             ("a", "b", "c"),
-            "has both 0 and the number of choices: set first_index=0 or first_index=1",
+            "has both 0 and the number of choices: set task.first_index=0 or task.first_index=1",
         ),
         ([0, 7], ("a", "b", "c"), "a.jsonl:2: '7' is not a number, counted from 0, of one of the 3 choices"),
         (["A", "E"], ("x", "y", "z"), "a.jsonl:2: 'E' is not a letter of one of the 3 choices"),
@@ -288,7 +370,7 @@ def test_choices_in_columns(tmp_path: Path) -> None:
     assert "no columns for the choices" in refusal(lambda: examples_of(choice.Config(), train=other))
     wrong = choice.Config(question="ask", choices=("this", "thta"))
     output = refusal(lambda: examples_of(wrong, train=other))
-    assert "no column 'thta' among ask, this, that, right; did you mean that?; set choices=COLUMN" in output
+    assert "no column 'thta' among ask, this, that, right; did you mean that?" in output
     named = choice.Config(question="ask", choices=("this", "that"))
     assert examples_of(named, train=other)[0].gold == 1
     listed = lines_of_json(
@@ -299,7 +381,7 @@ def test_choices_in_columns(tmp_path: Path) -> None:
 
 def test_settings_are_parsed_from_the_command_line() -> None:
     typed = config.override(classification.Config(), ["positive=1", "main_metric=f1", "header=false", "text=column2"])
-    assert typed == classification.Config(positive=1, main_metric="f1", header=False, text="column2")
+    assert typed == classification.Config(positive="1", main_metric="f1", header=False, text="column2")
     counted = config.override(choice.Config(), ["first_index=1", 'choices=["A", "B"]'])
     assert counted == choice.Config(first_index=1, choices=("A", "B"))
     with pytest.raises(ConfigError, match=r"first_index=2 must be one of auto, 0, 1"):

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 import torch
 from command_line import call
 from finetune_fixtures import QUICK, tiny_model, tuning_of
+from sklearn.utils.class_weight import compute_class_weight
 from threads import threads
 
 from bertsmith import config
@@ -213,9 +215,58 @@ def test_an_epoch_has_every_sample_once() -> None:
     order = SampleOrder(10, seed=3)
     taken = order.take(0, 30)
     for epoch in range(3):
-        assert sorted(number for taken_in, number in taken if taken_in == epoch) == list(range(10))
+        assert sorted(number for sample_id, number in taken if sample_id // 10 == epoch) == list(range(10))
     assert [number for _, number in taken[:10]] != [number for _, number in taken[10:20]]
     assert order.take(17, 5) == taken[17:22]
+
+
+def test_balanced_epochs_draw_each_class_equally_often_and_all_samples_of_it() -> None:
+    classes = np.array([0] * 17 + [1] * 4 + [2] * 2)
+    order = SampleOrder(23, seed=3, classes=classes)
+    taken = order.take(0, 69)
+    assert len({sample_id for sample_id, _ in taken}) == 69
+    drawn = Counter[int]()
+    for epoch in range(3):
+        samples = [number for _, number in taken[epoch * 23 : epoch * 23 + 23]]
+        counts = np.bincount(classes[samples])
+        assert counts.max() - counts.min() <= 1, counts
+        assert {*samples} >= {*range(17, 23)}, "rare classes are complete before a sample is repeated"
+        drawn.update(samples)
+    assert max(drawn[number] for number in range(17)) <= 3
+    again = SampleOrder(23, seed=3, classes=classes)
+    assert again.take(40, 9) == taken[40:49], "any position is made directly, as resuming needs"
+    assert SampleOrder(23, seed=4, classes=classes).take(0, 23) != taken[:23]
+
+
+def test_balanced_weights_and_sampling_in_a_run(model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of("classification", model, tmp_path, "sampling=balanced", "head.class_weights=balanced")
+    task = build_task(tuning)
+    trained, tokenizer, _ = open_with_head(tuning, task)
+    gold = [example.gold for example in task.examples("train")]
+    expected = compute_class_weight("balanced", classes=np.array(task.labels), y=np.array(gold))
+    head: Any = trained.objectives["classify"]
+    assert head.class_weights.tolist() == pytest.approx(expected.tolist())
+    data = prepare(tuning, task, tokenizer, positions=64)
+    classes = finetuning.sampled_classes(tuning, data)
+    assert classes is not None
+    how: dict[str, Any] = {"length": 32, "padding_id": 0, "batch_size": 16, "steps": 9, "seed": 0, "classes": classes}
+    whole = FinetuneLoader(data.train, "classify", micro_batch_size=16, world=World(), **how)
+    parts = FinetuneLoader(data.train, "classify", micro_batch_size=4, world=World(), **how)
+    for step in range(4):
+        with torch.no_grad():
+            losses = [trained.eval()(batch) for batch in parts(step)]
+            (loss,) = [trained(batch) for batch in whole(step)]
+        total = losses[0] + losses[1] + losses[2] + losses[3]
+        assert float(total.mean()) == pytest.approx(float(loss.mean()), rel=1e-5)
+    with pytest.raises(ConfigError, match=r"'irn' is not a label .*; did you mean iron\?"):
+        open_with_head(replace(tuning, head={"class_weights": {"irn": 2.0}}), task)
+    with pytest.raises(ConfigError, match=r"must be balanced, or a table such as \{copper = 2.0\}"):
+        open_with_head(replace(tuning, head={"class_weights": "balance"}), task)
+    by_table: Any = open_with_head(replace(tuning, head={"class_weights": {"iron": 3.0}}), task)[0]
+    assert by_table.objectives["classify"].class_weights.tolist() == [1, 1, 3, 1]
+    tagging = tuning_of("tagging", model, tmp_path, "sampling=balanced")
+    with pytest.raises(ConfigError, match="sampling=balanced needs one label for each example"):
+        finetuning.sampled_classes(tagging, replace(data, task=build_task(tagging)))
 
 
 def test_batches_by_length_hold_every_sample_once(model: Path, tmp_path: Path) -> None:

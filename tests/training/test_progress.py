@@ -50,3 +50,30 @@ def test_the_time_left_is_visible_in_a_narrow_terminal(columns: int, monkeypatch
     text = bar.line(50, 10.0, {"documents": 1_000_000, "tokens": 1_234_567_890})
     assert len(text) < columns
     assert "0:10 left" in text or columns == 30
+
+
+def test_a_notebook_shows_one_line_and_the_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OutStream(io.StringIO):
+        __module__ = "ipykernel.iostream"
+
+    clock = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock)
+    stream = OutStream()
+    trainer: Any = SimpleNamespace(
+        steps_done=0,
+        seconds=0.0,
+        plan=TrainingPlan(learning_rate=1e-3, steps=100),
+        world=SimpleNamespace(device=torch.device("cpu")),
+    )
+    show = progress.ProgressDisplay(trainer, chart=True, stream=stream)  # a chart needs a terminal
+    for number in range(1, 101):
+        clock += 1
+        scores = Scores(loss=1.0, losses={"masked_lm": 1.0}, accuracies={}, counts={})
+        show.step(SimpleNamespace(number=number, tokens=1000, learning_rate=1e-3, scores=scores))  # type: ignore[arg-type]
+        if number == 50:
+            show.note("held-out loss 1.0")
+    show.close()
+    first, last = (line.rpartition("\r")[2] for line in stream.getvalue().split("\n"))
+    assert (first, last) == ("held-out loss 1.0", "")
+    assert stream.getvalue().count("step ") == 100
+    assert "\x1b" not in stream.getvalue()

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -16,8 +17,15 @@ import typer
 
 from bertsmith import __version__
 from bertsmith.cli import data, doctor, evaluation, inference, models, recipes, runs, serve, studies, training
-from bertsmith.cli.options import Output, Quiet, is_first_rank
-from bertsmith.errors import BertsmithError, FolderWarning, PeerLostError, StoppedError, UnknownWordsWarning
+from bertsmith.cli.options import Output, Quiet, is_first_rank, usage_message
+from bertsmith.errors import (
+    BertsmithError,
+    DataWarning,
+    FolderWarning,
+    PeerLostError,
+    StoppedError,
+    UnknownWordsWarning,
+)
 
 app = typer.Typer(
     name="bertsmith",
@@ -31,8 +39,72 @@ for module in MODULES:
     app.add_typer(module.app)
 app.add_typer(runs.app, name="runs")
 
+# At the end of a command's help; tests parse them.
+EXAMPLES = {
+    "": (
+        "bertsmith demo -o demo-out",
+        "bertsmith finetune MODEL -t classification --train train.csv -o reviews",
+    ),
+    "init": (
+        "bertsmith init bert/base -o bert.toml",
+        "bertsmith init --task classification -o tuning.toml",
+    ),
+    "train": (
+        "bertsmith tokenizer train corpus/ -o tokenizer --vocab-size 32000",
+        "bertsmith tokenizer train corpus/ -o tokenizer --kind byte_bpe",
+    ),
+    "prepare": (
+        "bertsmith prepare corpus/ -t tokenizer -o shards",
+        "bertsmith prepare 'dump/*.jsonl.gz' -t tokenizer -o shards --field body",
+    ),
+    "check": (
+        "bertsmith check bert/base -d shards",
+        "bertsmith check bert.toml -d shards batch_size=128",
+    ),
+    "pretrain": (
+        "bertsmith pretrain bert/quick -d shards -o run minutes=10",
+        "bertsmith pretrain bert/base -d shards -o run encoder.layers=4 steps=1000",
+    ),
+    "finetune": (
+        "bertsmith finetune MODEL -t classification --train train.csv -o reviews",
+        "bertsmith finetune MODEL -t tuning.toml -o run epochs=4 task.text=review",
+    ),
+    "evaluate": (
+        "bertsmith evaluate reviews --dev dev.csv",
+        "bertsmith evaluate reviews --file test.csv --split test -o scores",
+    ),
+    "predict": (
+        "bertsmith predict reviews --file new.csv -o predictions.csv",
+        "bertsmith predict reviews --file new.jsonl max_length=256",
+    ),
+    "classify": (
+        "bertsmith classify reviews 'A fine film.'",
+        "bertsmith classify reviews 'A fine film.' 'Two hours too long.' --json",
+    ),
+    "fill-mask": (
+        "bertsmith fill-mask MODEL 'The smith heats the [MASK].'",
+        "bertsmith fill-mask MODEL 'The [MASK] is hot.' --target iron --target fire",
+    ),
+    "embed": (
+        "bertsmith embed MODEL texts.txt -o vectors.npy",
+        "bertsmith embed MODEL 'A text.' --pooling mean --json",
+    ),
+    "ask": (
+        "bertsmith ask MODEL 'Who strikes the iron?' -c 'The smith strikes the iron.'",
+        "bertsmith ask MODEL 'Who strikes the iron?' -c 'The fire burns.' --top-k 3",
+    ),
+    "serve": (
+        "bertsmith serve reviews",
+        "bertsmith serve reviews --port 9000",
+    ),
+}
 
-@app.callback(invoke_without_command=True)
+
+def _epilog(examples: Sequence[str]) -> str:
+    return "\n".join(("\b", "Examples:", *(f"  {example}" for example in examples)))
+
+
+@app.callback(invoke_without_command=True, epilog=_epilog(EXAMPLES[""]))
 def bertsmith(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     """Train, evaluate and serve BERT-like encoders, from raw text to a working model."""
     if version:
@@ -63,6 +135,10 @@ def _name(info: Any) -> str:
     return info.name or str(info.callback.__name__)
 
 
+for group in (*(module.app for module in MODULES), data.tokenizer_app):
+    for info in group.registered_commands:
+        info.epilog = _epilog(EXAMPLES[_name(info)]) if _name(info) in EXAMPLES else None
+
 INTERRUPTED = 130  # the option parser's exit code for KeyboardInterrupt
 TERMINATION_SECONDS = 2.0  # within which torchrun terminates the other ranks after one has exited
 LOST_SECONDS = 20.0  # and after one has disappeared, which a busy machine notices later
@@ -78,7 +154,7 @@ def main() -> NoReturn:
     warnings.showwarning = partial(_show_warning, warnings.showwarning)
     warnings.simplefilter("always", UnknownWordsWarning)
     try:
-        status = command(*sys.argv[1:2])(standalone_mode=False) or 0
+        status = command(*sys.argv[1:2])(standalone_mode=False, prog_name="bertsmith") or 0
         if status == INTERRUPTED:
             raise KeyboardInterrupt
         sys.exit(status)
@@ -96,18 +172,19 @@ def main() -> NoReturn:
             print(error, file=sys.stderr)
             sys.exit(2)
         if hasattr(error, "format_message"):  # a usage error of the option parser
-            _exit(f"{error.format_message()} Try --help.", 2)
+            _exit(usage_message(error, sys.argv[1:]), 2)
         if type(error).__name__ == "OutOfMemoryError":  # of torch, which may not be imported
             _exit(OUT_OF_MEMORY, BertsmithError.exit_code)
         raise
 
 
 def _show_warning(usual: Any, message: Any, category: type[Warning], *place: Any) -> None:
-    """A choice about a model folder, or a text with unknown words, is one line on stderr."""
-    if not issubclass(category, FolderWarning | UnknownWordsWarning):
+    """A choice about a model folder or a data file, or a text with unknown words, is one line on stderr."""
+    if not issubclass(category, FolderWarning | DataWarning | UnknownWordsWarning):
         usual(message, category, *place)
     elif is_first_rank():
-        print(f"bertsmith: {'note' if issubclass(category, FolderWarning) else 'warning'}: {message}", file=sys.stderr)
+        kind = "warning" if issubclass(category, UnknownWordsWarning) else "note"
+        print(f"bertsmith: {kind}: {message}", file=sys.stderr)
 
 
 _received: list[int] = []  # signals that arrived while an error was being reported

@@ -23,7 +23,7 @@ app.add_typer(tokenizer_app, name="tokenizer")
 def tokenizer_train(
     corpus: opt.Corpora,
     output: opt.Output,
-    kind: Annotated[str, typer.Option(help=KIND_HELP)] = "wordpiece",
+    kind: Annotated[str, typer.Option(help=KIND_HELP, autocompletion=opt.complete_kind)] = "wordpiece",
     vocab_size: Annotated[int, opt.at_least(1, "Vocabulary size, including special tokens.")] = 30522,
     cased: Annotated[bool, opt.option("--cased", "Keep case and accents.")] = False,
     settings: Annotated[
@@ -51,7 +51,13 @@ def tokenizer_train(
     chosen = config.override(defaults, (["lowercase=false"] if cased else []) + (settings or []))
     reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
     tokenizer = run.train_tokenizer(
-        corpus, output, settings=chosen, vocab_size=vocab_size, max_words=max_words, overwrite=overwrite, **reading
+        list(map(Path, corpus)),
+        output,
+        settings=chosen,
+        vocab_size=vocab_size,
+        max_words=max_words,
+        overwrite=overwrite,
+        **reading,
     )
     facts = {"folder": str(output), **terminal.tokenizer_facts(tokenizer)}
     del facts["specials"]
@@ -104,7 +110,7 @@ def tokenizer_stats(
     from bertsmith.model_io.run_folder import find_model_folder
 
     reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
-    opt.print_result(run.measure_tokenizer(find_model_folder(folder), corpus, **reading), as_json)
+    opt.print_result(run.measure_tokenizer(find_model_folder(folder), list(map(Path, corpus)), **reading), as_json)
 
 
 @app.command()
@@ -140,13 +146,13 @@ def prepare(
     reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
     tokenizer = find_model_folder(tokenizer)
     if dry_run:
-        facts = run.preview(corpus, tokenizer=tokenizer, read_options=reading["read_options"])
+        facts = run.preview(list(map(Path, corpus)), tokenizer=tokenizer, read_options=reading["read_options"])
         opt.print_result(facts, as_json, lambda: terminal.facts_table(facts, title="dry run: nothing was written"))
         return
     if overwrite:
         remove_shard_set(output)
     options: dict[str, Any] = {"held_out": held_out, "unique": unique, "engine": engine, "shard_tokens": shard_tokens}
-    index = run.prepare(corpus, output, tokenizer=tokenizer, **options, **reading)
+    index = run.prepare(list(map(Path, corpus)), output, tokenizer=tokenizer, **options, **reading)
     opt.print_result(terminal.shard_facts(index, output), as_json)
 
 

@@ -9,13 +9,18 @@ from typing import Annotated
 import typer
 
 import bertsmith.cli.options as opt
+from bertsmith.data.text_files import looks_like_path
+from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
 Tuned = Annotated[Path, typer.Argument(metavar="MODEL", help="Fine-tuned model folder, or its run folder.")]
+TASK_HELP = "Task, e.g. glue/cola; default: the task of the run."
 TaskName = Annotated[
-    str, typer.Option("--task", "-t", metavar="TASK", help="Task, e.g. glue/cola; default: the task of the run.")
+    str, typer.Option("--task", "-t", metavar="TASK", help=TASK_HELP, autocompletion=opt.complete_task)
 ]
-Settings = Annotated[list[str] | None, opt.overrides("max_length=256")]
+Settings = Annotated[list[str] | None, opt.overrides("max_length=256 task.text=review")]
+ENCODING_HELP = "Character encoding of the files, e.g. cp949; the setting task.encoding."
+Encoding = Annotated[str | None, typer.Option(help=ENCODING_HELP)]
 
 
 @app.command()
@@ -27,7 +32,8 @@ def evaluate(
     data: opt.TaskData = None,
     dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
     file: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples of the split.")] = None,
-    split: Annotated[str, typer.Option(help="train, dev or test.")] = "dev",
+    split: Annotated[str, typer.Option(help="train, dev or test.", autocompletion=opt.complete_split)] = "dev",
+    encoding: Encoding = None,
     output: Annotated[Path | None, opt.output("DIR", "Folder for scores, HTML page and submission files.")] = None,
     device: opt.Device = "auto",
     quiet: opt.Quiet = False,
@@ -36,7 +42,7 @@ def evaluate(
     opening: opt.Opening,
 ) -> None:
     """Evaluate a fine-tuned model. Reports scores, baselines, confusion matrix, calibration and the worst errors."""
-    from bertsmith.errors import BertsmithError, DataError
+    from bertsmith.errors import DataError
     from bertsmith.evaluation import evaluator, terminal
     from bertsmith.evaluation.evaluation import evaluate_with
     from bertsmith.evaluation.output_files import write_evaluation
@@ -46,9 +52,11 @@ def evaluate(
     if dev and split != "dev":
         raise BertsmithError(f"--dev names the examples of dev: with --split {split} pass --file FILE")
     finetuned = evaluator.finetune_config_of(model)
-    files = evaluator.evaluation_files(finetuned, opt.given(**{"data": data, split: dev or file}), split=split)
-    settings = evaluator.make_evaluation_config(finetuned, task, overrides or [])
-    result = evaluate_with(settings, model, files, split, device, quiet=quiet or as_json, **opening)
+    given = opt.given(**{"data": data, split: dev or file})
+    files = evaluator.evaluation_files(finetuned, given, split=split)
+    settings = evaluator.make_evaluation_config(finetuned, task, _changes(overrides, encoding))
+    run = None if given else finetuned
+    result = evaluate_with(settings, model, files, split, device, quiet=quiet or as_json, run=run, **opening)
     if not result.scores and not (output and result.submission):
         raise DataError(f"{split} has no labels: choose another --split, or use bertsmith predict")
     written = write_evaluation(result, output) if output else []
@@ -63,6 +71,8 @@ def predict(
     file: Annotated[Path, typer.Option(metavar="FILE", help="Examples, with or without labels.")],
     task: TaskName = "",
     overrides: Settings = None,
+    with_text: Annotated[bool, opt.option("--with-text", "Also write the text of each example.")] = False,
+    encoding: Encoding = None,
     output: Annotated[Path | None, opt.output("FILE", "Write to this .jsonl, .csv or .tsv file.")] = None,
     device: opt.Device = "auto",
     quiet: opt.Quiet = False,
@@ -77,9 +87,9 @@ def predict(
     if output:
         check_output(output)
     finetuned = evaluator.finetune_config_of(model)
-    settings = evaluator.make_evaluation_config(finetuned, task, overrides or [])
+    settings = evaluator.make_evaluation_config(finetuned, task, _changes(overrides, encoding))
     opened = evaluator.open_evaluator(settings, model, {"test": file}, device=device, **opening)
-    rows = prediction_rows(opened, quiet=quiet or as_json)
+    rows = prediction_rows(opened, with_text=with_text, quiet=quiet or as_json)
     if output is None:
         for line in json_lines(rows):
             sys.stdout.write(line)
@@ -87,3 +97,11 @@ def predict(
     count = write_predictions(rows, output)
     facts = {"model": str(opened.folder), "task": opened.task.name, "examples": count, "output": str(output)}
     opt.print_result(facts, as_json)
+
+
+def _changes(overrides: list[str] | None, encoding: str | None) -> list[str]:
+    """The overrides with --encoding; a file among them has an option of its own."""
+    for word in overrides or []:
+        if "=" not in word and looks_like_path(word):
+            raise BertsmithError(f"{word} is not a setting: pass a file of examples with --file {word}")
+    return [*([f"task.encoding={encoding}"] if encoding else []), *(overrides or [])]

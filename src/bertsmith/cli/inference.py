@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -163,7 +163,7 @@ def ner(
     from bertsmith.reports import terminal_predictions
 
     text = read_text(source, opt.read_options("file", "text", encoding, errors))
-    entities = load(model, device=device, **opening).ner(text, unit=unit)
+    entities = load(model, device=device, **opening).ner(text, unit=cast(Any, unit))
     opt.print_result({"entities": entities}, as_json, lambda: terminal_predictions.entities(entities))
 
 
@@ -185,7 +185,7 @@ def tag_words(
     from bertsmith.reports import terminal_predictions
 
     text = read_text(source, opt.read_options("file", "text", encoding, errors))
-    words = load(model, device=device, **opening).tag_words(text, unit=unit)
+    words = load(model, device=device, **opening).tag_words(text, unit=cast(Any, unit))
     opt.print_result({"words": words}, as_json, lambda: terminal_predictions.word_labels(words))
 
 
@@ -234,7 +234,7 @@ def choose(
     from bertsmith.reports import terminal_predictions
 
     result = load(model, device=device, **opening).choose(check_text(question), choices)
-    opt.print_result(result, as_json, lambda: terminal_predictions.choices(choices, result))
+    opt.print_result(dict(result), as_json, lambda: terminal_predictions.choices(choices, result))
 
 
 @app.command()

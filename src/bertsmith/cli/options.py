@@ -2,16 +2,60 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
+from glob import escape, glob
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from bertsmith.system.suggestions import as_written
+
+FILES = (".json", ".toml")  # of recipes
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Shell completion of recipes: their names, read from the source since importing it takes seconds, and files."""
+    names = []
+    for path in sorted((Path(__file__).parents[1] / "recipes").glob("[!_]*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and "RECIPES" in ast.unparse(node)[:7]:
+                names += [f"{path.stem}/{ast.literal_eval(key)}" for key in node.value.keys if key]
+    return _matching(incomplete, names, files=True)
+
+
+def complete_task(incomplete: str) -> list[str]:
+    from bertsmith.tasks.task import task_names
+
+    return _matching(incomplete, task_names(), files=True)
+
+
+def complete_kind(incomplete: str) -> list[str]:
+    """Kinds of tokenizers."""
+    from bertsmith import config
+
+    return _matching(incomplete, config.kinds("bertsmith.tokenizers"))
+
+
+def complete_split(incomplete: str) -> list[str]:
+    return _matching(incomplete, ["train", "dev", "test"])
+
+
+def complete_device(incomplete: str) -> list[str]:
+    return _matching(incomplete, ["auto", "cpu", "cuda", "mps"])
+
+
+def _matching(incomplete: str, names: Sequence[str], *, files: bool = False) -> list[str]:
+    """The names that begin so; with `files` also folders, and files of recipes."""
+    paths = [Path(path) for path in sorted(glob(f"{escape(incomplete)}*"))] if files else []
+    found = [f"{path}/" if path.is_dir() else str(path) for path in paths if path.is_dir() or path.suffix in FILES]
+    return [name for name in names if name.startswith(incomplete)] + found
 
 
 def option(name: str, help: str, metavar: str | None = None) -> Any:
@@ -45,15 +89,15 @@ ModelFolder = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Model folder of bertsmith or transformers, or a run folder.")
 ]
 RECIPE_HELP = "A name such as bert/base, or the path of a recipe.json or .toml file."
-RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help=RECIPE_HELP)]
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help=RECIPE_HELP, autocompletion=complete_recipe)]
 Overrides = Annotated[list[str] | None, overrides("encoder.layers=4 steps=1000")]
-TASK_HELP = "Task, e.g. glue/cola, squad/1.1, classification, tagging."
-TaskName = Annotated[str, typer.Option("--task", "-t", metavar="TASK", help=TASK_HELP)]
+TASK_HELP = "Task, e.g. glue/cola, squad/1.1, classification, tagging; or a recipe of `init --task`, or a recipe.json."
+TaskName = Annotated[str, typer.Option("--task", "-t", metavar="TASK", help=TASK_HELP, autocompletion=complete_task)]
 Data = Annotated[Path, typer.Option("--data", "-d", metavar="DIR", help="Shards written by `bertsmith prepare`.")]
 TaskData = Annotated[Path | None, option("--data", "Folder of the benchmark, instead of single files.", "DIR")]
 Seeds = Annotated[int, at_least(1, "Runs per learning rate, each with another seed.")]
 Jobs = Annotated[int, at_least(1, "Runs in parallel, on a GPU with enough memory.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.", autocompletion=complete_device)]
 Json = Annotated[bool, option("--json", "Print the result as one JSON object on stdout.")]
 OVERWRITE_HELP = "Replace what an earlier call of this command wrote to the folder."
 Overwrite = Annotated[bool, option("--overwrite", OVERWRITE_HELP)]
@@ -91,6 +135,42 @@ def opens_model(command: Callable[..., None]) -> Callable[..., None]:
     wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
     del wrapped.__wrapped__
     return wrapped
+
+
+COMMANDS = {"train": "pretrain, or finetune for a task", "fit": "finetune", "test": "evaluate", "infer": "predict"}
+
+
+def usage_message(error: Any, words: Sequence[str]) -> str:
+    """An error of the option parser in one line that says what to write; `words`: the command line."""
+    text: str = error.format_message()
+    parameter: Any = getattr(error, "param", None)
+    command = error.ctx.command_path if error.ctx else "bertsmith"
+    if hasattr(error, "option_name"):
+        text = _unknown_option(error, words)
+    elif type(error).__name__ == "MissingParameter" and getattr(parameter, "help", None):
+        text = f"{text.rstrip('.')} ({parameter.help.rstrip('.')})."
+    elif parameter is not None and "unable to parse" in text:
+        option = next((one for one in parameter.opts if one in words[:-1]), None)
+        expected = "an integer" if "integer" in text else "a number"
+        if option:
+            value = words[words.index(option) + 1]
+            text = f"{option} {value} must be {expected}{as_written(option, value, expected) if ',' in value else ''}."
+    elif command == "bertsmith" and words and words[0] in COMMANDS:
+        text = f"No such command '{words[0]}'. Did you mean {COMMANDS[words[0]]}?"
+    return f"{text} Try {command} --help."
+
+
+def _unknown_option(error: Any, words: Sequence[str]) -> str:
+    """For a command with settings also how to write the option as one: `epochs=3` for `--epochs 3`."""
+    index = next((index for index, word in enumerate(words) if word.startswith(error.option_name)), len(words))
+    name, _, value = "".join(words[index : index + 1]).partition("=")
+    near = [one for one in error.possibilities or () if one != "--help"]
+    text = f"No such option: {name or error.option_name}" + (f". Did you mean {near[0]}?" if near else ".")
+    if name and any(one.name == "overrides" for one in error.ctx.command.params):
+        following = [word for word in words[index + 1 : index + 2] if not word.startswith("-")]
+        setting = f"{name.lstrip('-').replace('-', '_')}={value or ''.join(following) or 'VALUE'}"
+        text += f" If it is a setting, write {setting} without dashes."
+    return text
 
 
 def is_first_rank() -> bool:

@@ -9,15 +9,22 @@ from typing import Annotated, Any
 import typer
 
 import bertsmith.cli.options as opt
+from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
+NEW_TASK_HELP = "Write a fine-tuning recipe for this task, e.g. classification."
 
 
 @app.command()
 def init(
-    recipe: Annotated[str | None, typer.Argument(metavar="[RECIPE]", help=opt.RECIPE_HELP)] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="[RECIPE]", help=opt.RECIPE_HELP, autocompletion=opt.complete_recipe)
+    ] = None,
     overrides: opt.Overrides = None,
-    task: Annotated[str, opt.option("--task", "Write a fine-tuning recipe for this task.", "TASK")] = "",
+    task: Annotated[
+        str,
+        typer.Option("--task", "-t", metavar="TASK", help=NEW_TASK_HELP, autocompletion=opt.complete_task),
+    ] = "",
     output: Annotated[Path | None, opt.output("FILE", "TOML file to write; default: print it.")] = None,
     force: Annotated[bool, opt.option("--force", "Replace an existing file.")] = False,
     as_json: opt.Json = False,
@@ -29,9 +36,11 @@ def init(
     from bertsmith import config, recipes
     from bertsmith.reports import terminal
     from bertsmith.training import recipe_toml
-    from bertsmith.training.recipe import FILES, make_finetune_config, with_overrides
+    from bertsmith.training.recipe import FILES, TASKS, make_finetune_config, with_overrides
 
     chosen: Any
+    if recipe and not task and recipe.partition("/")[0] in config.kinds(TASKS):
+        raise BertsmithError(f"{recipe} is a task, not a recipe: pass --task {recipe}")
     if task:
         chosen = make_finetune_config(task, "", {}, [*([recipe] if recipe else []), *(overrides or [])])
     elif recipe:

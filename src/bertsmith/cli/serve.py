@@ -73,5 +73,6 @@ def serve(
     named = [(name, find_model_folder(folder)) for name, folder in name_models(models)]
     log = Log(as_json=json_logs, quiet=quiet)
     with listen(host, port) as listener:
-        opened = {name: load(folder, device=device, precision=precision, **opening) for name, folder in named}
+        how: dict[str, Any] = {"device": device, "precision": precision, **opening}
+        opened = {name: load(folder, **how) for name, folder in named}
         serve_models(build(opened, limits=limits, log=log, api_key=api_key, runs=runs), listener)

@@ -113,6 +113,8 @@ class Corpus:
 
 def empty_corpus_error(corpus: Corpus) -> DataError:
     """The error of a caller that received no document: a corpus is known to be empty only after reading it."""
+    if not corpus.files:
+        return DataError("no text in the data: every document is empty")
     names = ", ".join(map(printable, corpus.files[:3])) + (" …" if len(corpus.files) > 3 else "")
     return DataError(f"no text in {names} ({len(corpus.files)} files, {corpus.bytes_total:,} bytes)")
 
@@ -132,6 +134,10 @@ def _files_of(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
+        if any(path.glob("train-*.shard")):
+            raise DataError(
+                f"{printable(path)} is a shard set, not text: it can be used as it is, or pass its text files"
+            )
         return _files_below(path)
     if path.exists():
         raise DataError(f"{printable(path)} is neither a file nor a folder")

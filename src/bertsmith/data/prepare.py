@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
+from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from bertsmith.data import work_units
 from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
+from bertsmith.data.in_memory import open_corpus
 from bertsmith.data.shards import ShardBuilder
 from bertsmith.errors import BertsmithError
 from bertsmith.system.durable import Disk
@@ -30,7 +32,7 @@ Result = TypeVar("Result")
 
 
 def train_tokenizer(
-    paths: Sequence[str | Path],
+    source: Any,
     output: str | Path,
     *,
     settings: Any,
@@ -42,10 +44,13 @@ def train_tokenizer(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> Tokenizer:
-    """Trains the tokenizer whose `Config` is `settings`, and writes its folder; `overwrite` replaces one."""
+    """Trains the tokenizer whose `Config` is `settings`, and writes its folder; `overwrite` replaces a tokenizer there.
+
+    `source`: see `open_corpus`.
+    """
     output = Path(output)
     _check_output(output, overwrite=overwrite)
-    corpus = Corpus(paths, read_options)
+    corpus = open_corpus(source, read_options)
     count = partial(_count_words, splitter=settings.word_splitter())
     counted = _map_texts(count, corpus, title="counting words", limit=limit, workers=workers, quiet=quiet)
     table = merge_counts(counted, limit=max_words)
@@ -101,7 +106,7 @@ def _call(function: Callable[[list[str]], Result], unit: work_units.WorkUnit) ->
 
 def measure_tokenizer(
     folder: str | Path,
-    paths: Sequence[str | Path],
+    source: Any,
     *,
     read_options: ReadOptions | None = None,
     workers: int | None = None,
@@ -110,7 +115,7 @@ def measure_tokenizer(
 ) -> dict[str, float]:
     """Statistics of a tokenizer on a corpus: tokens per word, rate of unknown tokens, bytes per token."""
     tokenizer = tokenizers.load(folder)
-    corpus = Corpus(paths, read_options)
+    corpus = open_corpus(source, read_options)
     totals: Counter[str] = Counter()
     used = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
     measure = partial(_measure_texts, tokenizer=str(folder), fingerprint=tokenizer.fingerprint)
@@ -146,10 +151,10 @@ def _measure_texts(
 
 
 def prepare(
-    paths: Sequence[str | Path],
+    source: Any,
     output: str | Path,
     *,
-    tokenizer: str | Path,
+    tokenizer: str | Path | Tokenizer,
     read_options: ReadOptions | None = None,
     held_out: float = 0.01,
     unique: bool = False,
@@ -164,8 +169,8 @@ def prepare(
 
     Returns the index, and the share of unknown words of the first documents as `unknown_word_rate`.
     """
-    loaded = tokenizers.load(tokenizer)
-    corpus = Corpus(paths, read_options)
+    loaded = _loaded(tokenizer)
+    corpus = open_corpus(source, read_options)
     units = work_units.units_of(corpus, limit=limit)
     first = next(units, None)
     if first is None:
@@ -173,6 +178,7 @@ def prepare(
     unknown = check_unknown_words(loaded, first.texts)
     settings = {
         "files": {str(path): path.stat().st_size for path in corpus.files},
+        **({} if corpus.files else {"texts": _digest(first.texts)}),
         "reading": _read_settings(corpus.options),
         "held_out": held_out,
         "unique": unique,
@@ -206,6 +212,14 @@ def prepare(
         return {**builder.finish(cut_documents=corpus.split_documents), "unknown_word_rate": unknown}
 
 
+def _loaded(tokenizer: str | Path | Tokenizer) -> Tokenizer:
+    return tokenizer if isinstance(tokenizer, Tokenizer) else tokenizers.load(tokenizer)
+
+
+def _digest(texts: list[str]) -> str:
+    return blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
 def _read_settings(options: ReadOptions) -> dict[str, Any]:
     """The options under their names in the index on disk."""
     names = {"format": "layout", "max_characters": "longest"}
@@ -233,15 +247,15 @@ def _add_units(
 
 
 def preview(
-    paths: Sequence[str | Path],
+    source: Any,
     *,
-    tokenizer: str | Path,
+    tokenizer: str | Path | Tokenizer,
     read_options: ReadOptions | None = None,
     sample: int = 4 * work_units.UNIT_CHARACTERS,
 ) -> dict[str, Any]:
     """An estimate of what `prepare` would write, from the first `sample` characters; writes nothing."""
-    loaded = tokenizers.load(tokenizer)
-    corpus = Corpus(paths, read_options)
+    loaded = _loaded(tokenizer)
+    corpus = open_corpus(source, read_options)
     unit = next(work_units.units_of(corpus, characters=sample), None)
     if unit is None:
         raise empty_corpus_error(corpus)

@@ -5,24 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import bertsmith.evaluation.tables as tables
-from bertsmith.errors import DataError
-from bertsmith.evaluation.evaluator import EvaluationConfig, finetune_config_of, make_evaluation_config, open_evaluator
+from bertsmith.evaluation.evaluator import (
+    EvaluationConfig,
+    finetune_config_of,
+    make_evaluation_config,
+    open_evaluator,
+    split_examples,
+)
 from bertsmith.metrics.confidence import ConfidenceInterval
+from bertsmith.reports import html
 from bertsmith.tasks.task import Case, Example, Prediction, Task
 from bertsmith.training.finetune_data import check_examples
-from bertsmith.training.recipe import task_name
+from bertsmith.training.recipe import FinetuneConfig, task_name
 
+PER_CLASS, BY_LENGTH = "Per-class scores", "Scores by length"  # titles of tables
+NOTEBOOK_LABELS = 20  # of the confusion matrix in a notebook
 NOT_IN_JSON = ("cases", "predictions", "submission")
 NOT_IN_ERRORS = ("example", "correct", "calibrated", "reported")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores (between 0 and 1) and error analysis of a model; without gold labels only predictions and submission."""
+    """Scores (between 0 and 1) and error analysis of a model; without labels only predictions and submission."""
 
     model: str
     task: str
@@ -52,6 +61,21 @@ class Evaluation:
     predictions: tuple[list[Example], list[Prediction]] = field(default=([], []), repr=False)
     submission: dict[str, bytes] = field(default_factory=dict, repr=False)  # the benchmark's files by name
 
+    def __getitem__(self, metric: str) -> float:
+        """A score by name: `result["accuracy"]`."""
+        if metric not in self.scores:
+            raise KeyError(f"{metric}: the metrics are {', '.join(self.scores) or 'none, without labels'}")
+        return self.scores[metric]
+
+    def _repr_html_(self) -> str:
+        """Scores, scores per class and confusion matrix, for notebooks."""
+        shown = {title: table for title, table in score_tables(self).items() if title != BY_LENGTH}
+        parts = [f"<h4>{escape(f'{self.task} {self.split}')}</h4>", html.figures(headline(self))]
+        parts += [f"<h4>{title}</h4>{html.table(*table)}" for title, table in shown.items()]
+        if self.confusion:
+            parts.append(f'<h4>Confusion matrix</h4><table class="matrix">{_confusion_markup(self.confusion)}</table>')
+        return html.notebook("".join(parts))
+
     def to_dict(self) -> dict[str, Any]:
         """JSON values of everything but the single predictions."""
         values = asdict(replace(self, cases=(), predictions=([], []), submission={}))
@@ -61,6 +85,71 @@ class Evaluation:
             for name in NOT_IN_ERRORS:
                 del error[name]
         return values
+
+
+def headline(result: Evaluation) -> dict[str, str]:
+    """The figures at the top: main metric with its interval, examples, throughput."""
+    figures = {}
+    if interval := result.interval:
+        figures[metric_title(result.main_metric)] = format_score(result.scores[result.main_metric])
+        figures[f"{interval.level:.0%} interval"] = f"{format_score(interval.low)} – {format_score(interval.high)}"
+    figures["examples"] = f"{result.examples:,}"
+    figures["truncated"] = f"{result.truncated:,}"
+    figures["texts / s"] = f"{result.texts_per_second:,.0f}"
+    return figures
+
+
+def metric_title(key: str) -> str:
+    """The name of a metric in a table."""
+    return key.replace("_", " ")
+
+
+def format_score(value: float | None) -> str:
+    """A score with four digits."""
+    return "–" if value is None else f"{value:.4f}"
+
+
+def confidence_title(result: Evaluation) -> str:
+    """The name of `Case.confidence`."""
+    return "probability" if result.probabilities else "error"
+
+
+def score_tables(result: Evaluation) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Headings and rows of each table of scores, by title."""
+    found = {}
+    if result.baseline:
+        others, overall = result.baseline.scores, {key: value for key, value in result.scores.items() if " " not in key}
+        rows = [[metric_title(key), format_score(overall[key]), format_score(others.get(key))] for key in overall]
+        found["Scores"] = (["Metric", "This model", result.baseline.description], rows)
+    if result.by_label:
+        rows = [
+            [
+                one.label,
+                *map(format_score, (one.precision, one.recall, one.f1)),
+                f"{one.support:,}",
+                f"{one.predicted:,}",
+            ]
+            for one in result.by_label
+        ]
+        found[PER_CLASS] = (["Label", "Precision", "Recall", "F1", "Support", "Predicted"], rows)
+    if result.by_length:
+        rows = [
+            [f"{one.shortest:,} – {one.longest:,}", f"{one.examples:,}", f"{one.truncated:,}", format_score(one.score)]
+            for one in result.by_length
+        ]
+        found[BY_LENGTH] = (
+            [result.unit.capitalize(), "Examples", "Truncated", metric_title(result.main_metric).capitalize()],
+            rows,
+        )
+    return found
+
+
+def _confusion_markup(table: tables.Confusion) -> str:
+    def cell(row: int, column: int, count: int, share: float) -> str:
+        tone = "46, 139, 87" if table.rows[row] == table.columns[column] else "200, 70, 50"
+        return f'<td style="background: rgba({tone}, {0.1 + share / 2:.2f})">{count:,}</td>'
+
+    return table.markup(NOTEBOOK_LABELS, cell)
 
 
 def evaluate(
@@ -96,16 +185,13 @@ def evaluate_with(
     device: str,
     *,
     quiet: bool,
+    run: FinetuneConfig | None = None,
     **opening: Any,
 ) -> Evaluation:
-    """`evaluate` with an `EvaluationConfig`; `opening`: keywords of `open_model`."""
+    """`evaluate` with an `EvaluationConfig`; `run`: as for `split_examples`; `opening`: keywords of `open_model`."""
     evaluator = open_evaluator(settings, model, files, device=device, **opening)
     task = evaluator.task
-    if not task.has_split(split):
-        raise DataError(f"{task.name} has no {split} file: pass --data DIR, or --file FILE with --split {split}")
-    examples = task.examples(split)
-    if not examples:
-        raise DataError(f"{task.name}: {split} has no examples")
+    examples = split_examples(task, split, run)
     began = time.perf_counter()
     chunks = list(evaluator.predict(examples, title="evaluate", quiet=quiet))
     seconds = time.perf_counter() - began
@@ -150,7 +236,7 @@ def analyze(
         interval=task.interval(examples, predictions),
         baseline=tables.baseline(task, examples),
         confusion=confusion,
-        by_label=tables.by_label(task, confusion),
+        by_label=tables.by_label(task, confusion, examples, predictions),
         calibration=tables.calibration(cases) if task.has_probabilities else None,
         by_length=tables.by_length(task, examples, predictions, lengths=lengths, truncated=truncated),
         error_count=len(errors),

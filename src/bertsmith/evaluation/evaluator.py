@@ -18,12 +18,12 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.model_io.run_folder import RECIPE, find_model_folder
 from bertsmith.objectives.objective import objective_class
-from bertsmith.suggestions import OtherNames
 from bertsmith.system.devices import choose_device
 from bertsmith.system.progress import Progress
+from bertsmith.system.suggestions import OtherNames
 from bertsmith.tasks.task import SPLITS, Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetune_data import predict_logits
+from bertsmith.training.finetune_data import dev_examples, predict_logits, train_and_dev
 from bertsmith.training.recipe import EVALUATION_NAMES, TASKS, FinetuneConfig, find_task, task_name
 
 CHUNK = 1024  # examples: bounds the memory and the interval between progress updates
@@ -124,7 +124,21 @@ def evaluation_files(run: FinetuneConfig | None, given: Mapping[str, Path], *, s
         raise BertsmithError(f"--split {split} must be one of {', '.join(SPLITS)}")
     if given or run is None:
         return dict(given)
-    return {name: Path(path) for name, path in run.files.items() if name in (split, "data")}
+    names = {split, "data"} | ({"train"} if run.dev_fraction and split == "dev" else set())
+    return {name: Path(path) for name, path in run.files.items() if name in names}
+
+
+def split_examples(task: Task, split: str, run: FinetuneConfig | None = None) -> list[Example]:
+    """The examples of a split. `run`: the run whose files these are; its dev may be a fraction of its train."""
+    if run is not None and run.dev_fraction and split != "test" and not task.has_split("dev"):
+        return dev_examples(run, task) if split == "dev" else train_and_dev(run, task)[0]
+    if not task.has_split(split):
+        found = f"{task.name} has no {split} file" if run is None else f"this run has no {split} examples"
+        how = "--dev FILE" if split == "dev" else f"--file FILE --split {split}"
+        raise DataError(f"{found}: pass {how}, or --data DIR{'' if run is None else ', or another --split'}")
+    if not (examples := task.examples(split)):
+        raise DataError(f"{task.name}: {split} has no examples")
+    return examples
 
 
 def open_evaluator(
@@ -141,9 +155,11 @@ def open_evaluator(
         raise DataError(f"{missing}; its heads: {heads}: use a model fine-tuned for it")
     task: Task = settings.task.build(files=files, labels=_labels(loaded.objectives[head]) or ())
     task.objective = head
+    task.use_head_config(getattr(loaded.objectives[head], "config", None))
     positions = loaded.encoder.max_positions
     if settings.max_length > positions:
-        raise ConfigError(f"max_length={settings.max_length} exceeds the {positions} positions of {folder}")
+        found = f"max_length={settings.max_length} exceeds the {positions} positions of {folder}"
+        raise ConfigError(f"{found}: write max_length={positions}")
     max_length, device = settings.max_length or min(task.max_length, positions), choose_device(device)
     return Evaluator(folder, loaded.to(device), tokenizer, task, max_length, device, settings.bf16)
 

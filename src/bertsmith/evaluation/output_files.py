@@ -18,7 +18,9 @@ from bertsmith.evaluation.evaluator import Evaluator
 from bertsmith.evaluation.page import page
 from bertsmith.reports.html import write
 from bertsmith.system.durable import Disk
-from bertsmith.tasks.task import Example, Prediction
+from bertsmith.tasks.question_answering import QuestionAnsweringTask
+from bertsmith.tasks.task import Example, Prediction, Task
+from bertsmith.tasks.text_tasks import MultipleChoiceTask
 from bertsmith.training.finetune_data import check_examples
 
 NUMBERS, PAGE, PREDICTIONS = "evaluation.json", "evaluation.html", "predictions.jsonl"
@@ -87,20 +89,34 @@ def _text(path: Path) -> str:
         raise DataError(f"{path} is not UTF-8 (byte {error.start})") from error
 
 
-def prediction_row(example: Example, prediction: Prediction, *, probabilities: bool) -> dict[str, Any]:
-    """Id, value, score if it is a probability, and details such as probabilities, offsets and entities."""
+def prediction_row(
+    example: Example, prediction: Prediction, *, probabilities: bool, texts: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Id, texts, value, score if it is a probability, and details such as probabilities, offsets and entities."""
     score = {"score": prediction.score} if probabilities else {}
     detail = {name: value for name, value in prediction.detail.items() if name not in OMITTED}
-    return {"id": example.id, "value": prediction.value, **score, **detail}
+    return {"id": example.id, **(texts or {}), "value": prediction.value, **score, **detail}
 
 
-def prediction_rows(evaluator: Evaluator, *, split: str = "test", quiet: bool = True) -> Iterator[dict[str, Any]]:
-    """One row per example of a split, in order."""
+def texts_by_role(task: Task, example: Example) -> dict[str, Any]:
+    """The texts of an example: `text`, `first` and `second`, `question` and `context`, or `question` and `choices`."""
+    texts = example.texts
+    if isinstance(task, MultipleChoiceTask):
+        return {"question": texts[0], "choices": list(texts[1:])}
+    pair = ("question", "context") if isinstance(task, QuestionAnsweringTask) else ("first", "second")
+    return dict(zip(pair if len(texts) == 2 else ("text",), texts, strict=True))
+
+
+def prediction_rows(
+    evaluator: Evaluator, *, split: str = "test", with_text: bool = False, quiet: bool = True
+) -> Iterator[dict[str, Any]]:
+    """One row per example of a split, in order; `with_text` adds the texts of the example."""
     task = evaluator.task
     check_examples(evaluator.tokenizer, task.examples(split))
     for chunk in evaluator.predict(task.examples(split), title="predict", quiet=quiet):
         for example, prediction in zip(chunk.examples, chunk.predictions, strict=True):
-            yield prediction_row(example, prediction, probabilities=task.has_probabilities)
+            texts = texts_by_role(task, example) if with_text else None
+            yield prediction_row(example, prediction, probabilities=task.has_probabilities, texts=texts)
 
 
 def check_output(path: Path) -> None:
@@ -144,7 +160,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
         if name == "probabilities" and isinstance(value, Mapping):
             flat |= {f"probability {label}": share for label, share in value.items()}
         elif name == "value" and isinstance(value, tuple | list):
-            flat[name] = " ".join(map(str, value))
+            flat[name] = ("|" if "probabilities" in row else " ").join(map(str, value))  # labels may have spaces
         else:
             flat[name] = value
     return flat

@@ -9,7 +9,16 @@ from importlib.resources import files
 from itertools import chain
 from typing import Any
 
-from bertsmith.evaluation.evaluation import Evaluation
+from bertsmith.evaluation.evaluation import (
+    BY_LENGTH,
+    PER_CLASS,
+    Evaluation,
+    confidence_title,
+    format_score,
+    headline,
+    metric_title,
+    score_tables,
+)
 from bertsmith.evaluation.tables import Calibration, Confusion
 from bertsmith.reports import html as pages
 from bertsmith.tasks.task import Case
@@ -49,55 +58,6 @@ def page_data(result: Evaluation) -> dict[str, Any]:
     }
 
 
-def headline(result: Evaluation) -> dict[str, str]:
-    """The figures at the top: main metric with its interval, examples, throughput."""
-    figures = {}
-    if interval := result.interval:
-        figures[metric_title(result.main_metric)] = format_score(result.scores[result.main_metric])
-        figures[f"{interval.level:.0%} interval"] = f"{format_score(interval.low)} – {format_score(interval.high)}"
-    figures["examples"] = f"{result.examples:,}"
-    figures["truncated"] = f"{result.truncated:,}"
-    figures["texts / s"] = f"{result.texts_per_second:,.0f}"
-    return figures
-
-
-def metric_title(key: str) -> str:
-    """The name of a metric in a table."""
-    return key.replace("_", " ")
-
-
-def format_score(value: float | None) -> str:
-    """A score with four digits."""
-    return "–" if value is None else f"{value:.4f}"
-
-
-def confidence_title(result: Evaluation) -> str:
-    """The name of `Case.confidence`."""
-    return "probability" if result.probabilities else "error"
-
-
-def score_tables(result: Evaluation) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Headings and rows of each table of scores, by title."""
-    tables = {}
-    if result.baseline:
-        others, overall = result.baseline.scores, {key: value for key, value in result.scores.items() if " " not in key}
-        rows = [[metric_title(key), format_score(overall[key]), format_score(others.get(key))] for key in overall]
-        tables["Scores"] = (["score", "this model", result.baseline.description], rows)
-    if result.by_label:
-        rows = [
-            [one.label, *map(format_score, (one.f1, one.precision, one.recall)), f"{one.gold:,}", f"{one.predicted:,}"]
-            for one in result.by_label
-        ]
-        tables["By label"] = (["label", "F1", "precision", "recall", "gold", "predicted"], rows)
-    if result.by_length:
-        rows = [
-            [f"{one.shortest:,} – {one.longest:,}", f"{one.examples:,}", f"{one.truncated:,}", format_score(one.score)]
-            for one in result.by_length
-        ]
-        tables["By length"] = ([result.unit, "examples", "truncated", metric_title(result.main_metric)], rows)
-    return tables
-
-
 def _cells(result: Evaluation) -> dict[str, list[Case]]:
     """The cases of each cell by row and column; the most confident ones if there are many."""
     table = result.confusion
@@ -120,10 +80,10 @@ def _sections(result: Evaluation, data: Mapping[str, Any]) -> dict[str, str]:
     tables = {title: f"<h2>{title}</h2>{pages.table(*table)}" for title, table in score_tables(result).items()}
     return {
         "head": _head(result),
-        "scores": tables.get("Scores", "<p>These examples have no gold labels, so there are no scores.</p>"),
+        "scores": tables.get("Scores", "<p>These examples have no labels, so there are no scores.</p>"),
         "confusion": _confusion(result.confusion, data) if result.confusion else "",
-        "labels": tables.get("By label", ""),
-        "lengths": f"<section>{tables['By length']}</section>" if result.by_length else "",
+        "labels": tables.get(PER_CLASS, ""),
+        "lengths": f"<section>{tables[BY_LENGTH]}</section>" if result.by_length else "",
         "calibration": _calibration(result.calibration) if result.calibration else "",
         "facts": _facts(result),
     }
@@ -135,40 +95,27 @@ def _head(result: Evaluation) -> str:
 
 
 def _confusion(table: Confusion, data: Mapping[str, Any]) -> str:
-    rows, columns = table.shown(MAX_LABELS)
     correct = {key for key, indices in data["cells"].items() if any(data["cases"][index][-1] for index in indices)}
-    head = "".join(f'<th scope="col">{escape(table.columns[column])}</th>' for column in columns)
-    body = []
-    for row in rows:
-        cells = []
-        for column in columns:
-            cell, key = (table.rows[row], table.columns[column]), f"{row},{column}"
-            share = table.counts[row][column] / max(sum(table.counts[row]), 1)
-            good = cell[0] not in (NOTHING, OTHER_BOUNDS) and key in correct
-            cells.append(_cell(table.counts[row][column], share, cell, key, good=good))
-        body.append(f'<tr><th scope="row">{escape(table.rows[row])}</th>{"".join(cells)}</tr>')
-    rest = len(table.columns) - len(columns)
+
+    def cell(row: int, column: int, count: int, share: float) -> str:
+        label = escape(f"{table.rows[row]} predicted as {table.columns[column]}: {count:,}")
+        good = table.rows[row] not in (NOTHING, OTHER_BOUNDS) and f"{row},{column}" in correct
+        shade = f"{'good' if good else 'bad'} s{max(1, round(share * SHADES))}"
+        start = f'<button type="button" class="{shade}" data-cell="{row},{column}" aria-label="{label}">'
+        return f"<td>{start}{count:,}</button></td>"
+
+    rest = len(table.columns) - len(table.shown(MAX_LABELS)[1])
     note = f" The {rest} rarest labels are left out." if rest else ""
     return (
         "<h2>Confusion matrix</h2>"
-        f'<p class="faint">Rows are gold labels, columns are predictions. Click a cell to see its examples.{note}</p>'
-        f'<div class="wide"><table id="confusion"><thead><tr><th scope="col">gold \\ predicted</th>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
+        f'<p class="faint">Rows: true labels. Columns: predicted labels. Click a cell to see its examples.{note}</p>'
+        f'<div class="wide"><table id="confusion">{table.markup(MAX_LABELS, cell)}</table></div>'
     )
-
-
-def _cell(count: int, share: float, cell: tuple[str, str], key: str, *, good: bool) -> str:
-    if not count:
-        return '<td class="empty">·</td>'
-    label = escape(f"{cell[0]} predicted as {cell[1]}: {count:,}")
-    shade = f"{'good' if good else 'bad'} s{max(1, round(share * SHADES))}"
-    start = f'<button type="button" class="{shade}" data-cell="{key}" aria-label="{label}">'
-    return f"<td>{start}{count:,}</button></td>"
 
 
 def _calibration(table: Calibration) -> str:
     """Reliability diagram: accuracy by confidence; a calibrated model follows the diagonal."""
-    width, height, left, top = 320, 200, 44, 8
+    width, height, left, top = 320, 200, 58, 8
     bars = []
     for one in table.bins:
         x, y, tall = left + one.low * width, top + (1 - one.accuracy) * height, one.accuracy * height
@@ -182,6 +129,10 @@ def _calibration(table: Calibration) -> str:
     )
     diagonal = f'<line class="ideal" x1="{left}" y1="{top + height}" x2="{left + width}" y2="{top}"/>'
     floor = f'<line class="floor" x1="{left}" y1="{top + height}" x2="{left + width}" y2="{top + height}"/>'
+    axes = (
+        f'<text x="{left + width / 2:.0f}" y="{top + height + 33}" text-anchor="middle">confidence</text>'
+        f'<text transform="translate(12 {top + height / 2:.0f}) rotate(-90)" text-anchor="middle">accuracy</text>'
+    )
     title = f"Accuracy by confidence; expected calibration error {table.ece:.3f}"
     rows = (
         [f"{one.low:.0%} – {one.high:.0%}", f"{one.count:,}", f"{one.confidence:.1%}", f"{one.accuracy:.1%}"]
@@ -189,9 +140,10 @@ def _calibration(table: Calibration) -> str:
     )
     numbers = pages.table(["confidence", "predictions", "mean", "accuracy"], rows)
     return (
-        f'<section><h2>Calibration</h2><p class="faint">Expected calibration error {table.ece:.3f}</p>'
-        f'<figure><svg role="img" aria-label="{title}" viewBox="0 0 {left + width + 20} {top + height + 22}">'
-        f"{floor}{''.join(bars)}{diagonal}{''.join(ticks)}</svg></figure>"
+        "<section><h2>Calibration (reliability diagram)</h2>"
+        f'<p class="faint">Expected calibration error {table.ece:.3f}</p>'
+        f'<figure><svg role="img" aria-label="{title}" viewBox="0 0 {left + width + 20} {top + height + 38}">'
+        f"{floor}{''.join(bars)}{diagonal}{''.join(ticks)}{axes}</svg></figure>"
         f"<details><summary>Numbers</summary>{numbers}</details></section>"
     )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 
 import numpy as np
 
@@ -13,12 +14,13 @@ from bertsmith.tasks.task import Case, Example, Prediction, Task
 from bertsmith.tasks.token_classification import NOTHING, OTHER_BOUNDS
 
 BINS = 10
+EMPTY = '<td class="empty">·</td>'  # of a confusion matrix
 FIRST_BUCKET = 16  # upper bound of the first length bucket; each further bucket doubles it
 
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
-    """Confusion matrix: counts of predicted columns for gold rows."""
+    """Confusion matrix: counts of predicted labels (columns) for true labels (rows)."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -33,8 +35,22 @@ class Confusion:
         rows = [row for row in rows if self.rows[row] not in (OTHER_BOUNDS, NOTHING) or any(self.counts[row])]
         return rows, columns
 
+    def markup(self, most: int, cell: Callable[[int, int, int, float], str]) -> str:
+        """Head and body as HTML; `cell` renders a count, from row, column, count and share of the row."""
+        rows, columns = self.shown(most)
+        head = "".join(f'<th scope="col">{escape(self.columns[column])}</th>' for column in columns)
+        body = []
+        for row in rows:
+            counts, total = self.counts[row], max(sum(self.counts[row]), 1)
+            cells = (cell(row, at, counts[at], counts[at] / total) if counts[at] else EMPTY for at in columns)
+            body.append(f'<tr><th scope="row">{escape(self.rows[row])}</th>{"".join(cells)}</tr>')
+        return (
+            f'<thead><tr><td></td><th class="axis" colspan="{len(columns)}">predicted</th></tr>'
+            f'<tr><th class="axis" scope="col">true</th>{head}</tr></thead><tbody>{"".join(body)}</tbody>'
+        )
+
     def most_confused(self, most: int) -> list[tuple[str, str, int]]:
-        """The most frequent confusions: gold, predicted, count."""
+        """The most frequent confusions: true label, predicted label, count."""
         confused = [
             (row, column, self.counts[y][x])
             for y, row in enumerate(self.rows)
@@ -52,7 +68,7 @@ class LabelScores:
     precision: float
     recall: float
     f1: float
-    gold: int
+    support: int  # true labels
     predicted: int
 
 
@@ -104,19 +120,20 @@ def confusion(task: Task, cases: Sequence[Case]) -> Confusion | None:
     return Confusion(rows, columns, tuple(tuple(counted[row, column] for column in columns) for row in rows))
 
 
-def by_label(task: Task, table: Confusion | None) -> tuple[LabelScores, ...]:
-    """Precision, recall and F1 of each label or entity type, for a square confusion matrix."""
-    if table is None or table.rows != table.columns:
-        return ()
-    counts = np.array(table.counts)
-    scores = []
-    for index, label in enumerate(table.rows):
-        if label not in task.pseudo_labels:
-            one = MatchCounts(
-                correct=int(counts[index, index]), predicted=int(counts[:, index].sum()), gold=int(counts[index].sum())
-            )
-            scores.append(LabelScores(label, one.precision, one.recall, one.f1, one.gold, one.predicted))
-    return tuple(scores)
+def by_label(
+    task: Task, table: Confusion | None, examples: Sequence[Example], predictions: Sequence[Prediction]
+) -> tuple[LabelScores, ...]:
+    """Precision, recall and F1 of each label or entity type: of the task, or from a square confusion matrix."""
+    matches = task.label_matches(examples, predictions)
+    if table is not None and table.rows == table.columns:
+        counts = np.array(table.counts)
+        for index, label in enumerate(table.rows):
+            if label not in task.pseudo_labels:
+                sums = counts[:, index].sum(), counts[index].sum()
+                matches[label] = MatchCounts(int(counts[index, index]), *map(int, sums))
+    return tuple(
+        LabelScores(label, one.precision, one.recall, one.f1, one.gold, one.predicted) for label, one in matches.items()
+    )
 
 
 def calibration(cases: Sequence[Case]) -> Calibration | None:

@@ -8,12 +8,19 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from bertsmith.evaluation.evaluation import Evaluation
-from bertsmith.evaluation.page import confidence_title, headline, score_tables
+from bertsmith.evaluation.evaluation import (
+    BY_LENGTH,
+    PER_CLASS,
+    Evaluation,
+    confidence_title,
+    headline,
+    score_tables,
+)
 from bertsmith.evaluation.tables import Confusion
 from bertsmith.reports.terminal import console
 from bertsmith.tasks.task import Case
 
+ORDER = ("Scores", PER_CLASS, "Confusion matrix", BY_LENGTH)
 MAX_LABELS = 8  # of a confusion matrix; more labels are shown as the most confused pairs
 MAX_PAIRS = 10
 MAX_ERRORS = 5
@@ -21,19 +28,21 @@ MAX_CHARACTERS = 300  # of a text
 
 
 def print_evaluation(result: Evaluation, written: Sequence[Path] = ()) -> None:
-    """Scores and baseline, confusion matrix, scores by label and length, calibration, the worst errors."""
+    """Scores and baseline, scores per class, confusion matrix, scores by length, calibration, errors."""
     console.print(Text.assemble((result.task, "bold"), f" {result.split}  ", (result.model, "dim")), soft_wrap=True)
     console.print(Text(" · ".join(f"{key} {value}" for key, value in headline(result).items())), soft_wrap=True)
     if not result.scores:
-        console.print(Text("no gold labels: no scores", "yellow"))
-    tables = [_table(*table) for table in score_tables(result).values()]
+        console.print(Text("no labels: no scores", "yellow"))
+    tables = {title: _table(*table) for title, table in score_tables(result).items()}
     if result.confusion:
-        tables.insert(1, _confusion(result.confusion))
-    for table in tables:
-        console.print()
-        console.print(table)
+        tables["Confusion matrix"] = _confusion(result.confusion)
+    for title in sorted(tables, key=ORDER.index):
+        console.print(Text(f"\n{title}", "bold"))
+        console.print(tables[title])
     if result.calibration:
-        console.print(Text(f"\nexpected calibration error {result.calibration.ece:.3f}"))
+        console.print(
+            Text.assemble(("\nCalibration", "bold"), f"  expected calibration error {result.calibration.ece:.3f}")
+        )
     if result.errors:
         _print_errors(result)
     for path in written:
@@ -42,10 +51,10 @@ def print_evaluation(result: Evaluation, written: Sequence[Path] = ()) -> None:
 
 def _confusion(table: Confusion) -> Table:
     if max(len(table.rows), len(table.columns)) > MAX_LABELS:
-        pairs = [(gold, predicted, f"{count:,}") for gold, predicted, count in table.most_confused(MAX_PAIRS)]
-        return _table(["gold", "predicted", "count"], pairs, left=2)
+        pairs = [(true, predicted, f"{count:,}") for true, predicted, count in table.most_confused(MAX_PAIRS)]
+        return _table(["true", "predicted", "count"], pairs, left=2)
     rows = [[Text(table.rows[row]), *_counts(table, row)] for row in table.shown(MAX_LABELS)[0]]
-    return _table(["gold \\ predicted", *table.columns], rows)
+    return _table(["true \\ predicted", *table.columns], rows)
 
 
 def _counts(table: Confusion, row: int) -> Iterator[Text]:
@@ -55,12 +64,13 @@ def _counts(table: Confusion, row: int) -> Iterator[Text]:
 
 
 def _print_errors(result: Evaluation) -> None:
-    title = "most confident errors" if result.probabilities else "largest errors"
-    console.print(Text(f"\n{title}, {min(MAX_ERRORS, len(result.errors))} of {result.error_count:,}", "bold"))
+    which = "the most confident" if result.probabilities else "the largest"
+    count = f"  {which} {min(MAX_ERRORS, len(result.errors))} of {result.error_count:,}"
+    console.print(Text.assemble(("\nErrors", "bold"), count))
     for case in result.errors[:MAX_ERRORS]:
         confidence = f"{case.confidence:.1%}" if result.probabilities else f"{case.confidence:.3g}"
         predicted = (f"predicted {case.prediction}", "red")
-        words = (predicted, f" ({confidence_title(result)} {confidence}), gold ", (case.gold, "green"))
+        words = (predicted, f" ({confidence_title(result)} {confidence}), true label ", (case.gold, "green"))
         console.print(Text.assemble((f"{case.source}  ", "dim"), *words), soft_wrap=True)
         console.print(Text(f"  {_shortened(case)}"), soft_wrap=True)
 

@@ -86,7 +86,7 @@ class Attention:
         """A heat map of the mean over layers and heads; colours follow the square root, as on the server's page."""
         layers, heads, length, _ = self.weights.shape
         count = min(length, MAX_TOKENS)
-        edge, side = 8 * MAX_TOKEN, CELL * count
+        edge, side = 8 * min(max(map(len, self.tokens[:count])), MAX_TOKEN) + 8, CELL * count
         weights = self.select()[:count, :count]
         labels = []
         for index, token in enumerate(self.tokens[:count]):

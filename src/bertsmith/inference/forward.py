@@ -25,6 +25,7 @@ from bertsmith.types import Batch, Row
 
 CHECKED_TEXTS = 64  # of one call, for unknown words
 BATCH_TOKENS = {"cuda": 65_536}  # tokens of one forward pass, by device
+TASKS = {"classify": "classification", "tag": "tagging", "span": "qa", "choose": "choice"}  # whose heads these are
 DEFAULT_BATCH_TOKENS = 1024  # on a CPU as fast as 4096, and queued requests wait less
 
 
@@ -145,7 +146,9 @@ def require_head(model: Model, *names: str) -> str:
         if name in model.objectives:
             return name
     heads = ", ".join(model.objectives) or "none"
-    raise BertsmithError(f"this model has no {' or '.join(names)} head (heads: {heads}): use a model trained for it")
+    task = next((TASKS[name] for name in names if name in TASKS), "")
+    advice = f"fine-tune it with `bertsmith finetune MODEL --task {task}`" if task else "use a model pre-trained for it"
+    raise BertsmithError(f"this model has no {' or '.join(names)} head (heads: {heads}): {advice}")
 
 
 def require_pipeline(model: Model, *pipelines: Pipeline) -> str:

@@ -18,13 +18,13 @@ from bertsmith.errors import BertsmithError
 from bertsmith.inference.forward import LogitsQuery, ModelInput, TextModel, check_top_k, require_pipeline
 from bertsmith.inference.predictions import Answer, Choice, Label, Predictions
 from bertsmith.objectives.objective import Pipeline
+from bertsmith.tasks.multi_label import MultiLabelTask
 from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.question_answering import QuestionAnsweringTask
 from bertsmith.tasks.tagged_text import token_windows
 from bertsmith.tasks.task import Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tasks.text_tasks import (
     ClassificationTask,
-    MultiLabelTask,
     MultipleChoiceTask,
     RegressionTask,
     TextTask,
@@ -68,9 +68,10 @@ class TextPipelines(TextModel):
 
         A string, or a tuple of two strings (a pair), gives one result. A list, a generator, a pandas Series or an array
         of strings or pairs gives a list. With `top_k` over 1 each result is a list of labels, the most likely first. A
-        multi-label model gives every label with a probability of its own, or the `top_k`, in this order: those over 0.5
-        are predicted. Texts that are too long are read in overlapping windows whose logits are averaged; the result
-        then has `windows`, their number.
+        multi-label model gives every label with a probability of its own, or the `top_k`, in this order; `predicted`
+        marks those above the label's threshold: 0.5, or the best on the dev examples of the model's fine-tuning. Texts
+        that are too long are read in overlapping windows whose logits are averaged; the result then has `windows`,
+        their number.
         """
         check_top_k(top_k)
         task = self._text_task()
@@ -82,7 +83,9 @@ class TextPipelines(TextModel):
                 continue
             best = sorted(prediction.detail["probabilities"].items(), key=lambda item: -item[1])
             labels = Predictions(_with_windows({"label": label, "score": score}, windows) for label, score in best)
-            every = top_k == 1 and isinstance(task, MultiLabelTask)
+            if several := isinstance(task, MultiLabelTask):
+                labels = Predictions({**one, "predicted": one["label"] in prediction.value} for one in labels)
+            every = top_k == 1 and several
             results.append(labels if every else labels[0] if top_k == 1 else Predictions(labels[:top_k]))
         return results[0] if single else Predictions(results)
 
@@ -189,6 +192,7 @@ class TextPipelines(TextModel):
             kind = MultiLabelTask if head.pipeline == "multi-label-classification" else ClassificationTask
             task = kind(name, labels=head.config.labels, positive=positive)
         task.objective = name
+        task.use_head_config(head.config)
         return task
 
     def _predict_texts(

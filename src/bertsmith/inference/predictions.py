@@ -18,6 +18,7 @@ class Label(TypedDict):
     label: str
     score: float  # its probability
     windows: NotRequired[int]  # of a text that is too long for one
+    predicted: NotRequired[bool]  # multi-label models: above the threshold of the label
 
 
 class WordLabel(TypedDict):

@@ -43,6 +43,7 @@ from bertsmith.model_io.sentence_transformers import (
     read_sentence_settings,
     sentence_files,
 )
+from bertsmith.reports.run import Run
 from bertsmith.system.devices import choose_device
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
@@ -80,7 +81,7 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         precision: Precision = "float32",
         backend: Backend | None = None,
         sentence_settings: SentenceSettings = SentenceSettings(),
-        run: Any = None,
+        run: Run | None = None,
     ) -> None:
         """`run`: the training run that the model is from."""
         self.parameters = parameter_count(model)
@@ -88,7 +89,7 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         self.model = model.eval().to(device)
         self.tokenizer = tokenizer
         self.facts = facts
-        self.run = run
+        self._run = run
         self.device = device
         self.precision = precision
         self.max_length = model.encoder.max_positions
@@ -105,7 +106,7 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         *,
         device: str = "auto",
         precision: Precision = "float32",
-        run: Any = None,
+        run: Run | None = None,
         **opening: Any,
     ) -> Self:
         """Loads a model folder of bertsmith or transformers, or of a run; `opening`: keywords of `open_model`."""
@@ -116,6 +117,13 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         predictor = cls(model, tokenizer, device=chosen, precision=precision, **about)
         predictor._opening = opening
         return predictor
+
+    @property
+    def run(self) -> Run:
+        """The run that trained the model; only for the result of `bertsmith.finetune`."""
+        if self._run is None:
+            raise BertsmithError("the model was loaded from a folder: bertsmith.open_run(FOLDER) opens its run")
+        return self._run
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Writes a model folder with the tokenizer, the heads and the settings of embeddings.

@@ -120,6 +120,40 @@ def matthews_from_confusion(table: NDArray[np.int64]) -> NDArray[np.float64]:
     return ratio(covariance, np.sqrt(spread))
 
 
+def multi_label_counts(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, labels: Sequence[str]
+) -> NDArray[np.int64]:
+    """Correct, predicted and gold occurrences of each label in each example [N, K, 3], for any number of labels."""
+    a, b = (np.array([[label in one for label in labels] for one in side], bool) for side in (gold, predicted))
+    return np.stack([a & b, b, a], axis=-1).astype(np.int64)
+
+
+def micro_f1_from_counts(counts: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """F1 of the summed counts [..., K, 3] of all labels as [...]."""
+    return f1_from_counts(counts.sum(axis=-2))
+
+
+def macro_f1_from_counts(counts: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean F1 of all labels from counts [..., K, 3] as [...]; a label that never occurs has the F1 0."""
+    mean: NDArray[np.float64] = f1_from_counts(counts).mean(axis=-1)
+    return mean
+
+
+def best_threshold(probabilities: NDArray[np.float64], gold: NDArray[np.bool_]) -> float:
+    """The threshold above which predicting the label has the best F1; of equally good ones, the nearest to 0.5.
+
+    It is 0.5 or halfway between two neighbouring probabilities [N], so that rounding does not change a prediction.
+    """
+    values = np.concatenate([[0.0], np.unique(probabilities), [1.0]])
+    cuts = np.append((values[1:] + values[:-1]) / 2, 0.5)
+    above, hits = (
+        len(some) - np.searchsorted(np.sort(some), cuts, "right") for some in (probabilities, probabilities[gold])
+    )
+    scores = ratio(2 * hits, above + gold.sum())
+    best = cuts[scores >= scores.max() - 1e-12]
+    return float(best[np.abs(best - 0.5).argmin()])
+
+
 def _listed(values: Labels, side: str) -> list[Label]:
     listed: list[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
     for number, value in enumerate(listed):

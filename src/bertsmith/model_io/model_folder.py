@@ -182,7 +182,10 @@ def _expect_model_folder(folder: Path, given: Path) -> None:
     if not folder.is_dir():
         before = folder.with_name(folder.name + RETIRED)
         hint = f"; a replacement was interrupted: its previous contents are in {before}" if before.is_dir() else ""
-        raise DataError(f"{folder} is not a folder: a model is a folder with {CONFIG} and {WEIGHTS}{hint}")
+        if folder.is_file() and exists(folder.parent, CONFIG):
+            raise DataError(f"{folder} is a file of a model: pass its folder, {folder.parent}")
+        found = "is not a folder" if folder.exists() else "does not exist"
+        raise DataError(f"{folder} {found}: a model is a local folder with {CONFIG} and {WEIGHTS}{hint}")
     if exists(folder, CONFIG) and (exists(folder, WEIGHTS) or exists(folder, INDEX)):
         return
     for name in sorted(os.listdir(folder)):
@@ -191,6 +194,9 @@ def _expect_model_folder(folder: Path, given: Path) -> None:
             raise DataError(
                 f"{folder / name}: {kind} not opened directly: convert with bertsmith import {given} -o OUTPUT"
             )
+    for pattern, found in (("train-*.shard", "a shard set"), ("tokenizer.json", "a tokenizer")):
+        if any(folder.glob(pattern)) and not exists(folder, CONFIG):
+            raise DataError(f"{folder} is {found}, not a model: a model is a folder with {CONFIG} and {WEIGHTS}")
     missing = CONFIG if not exists(folder, CONFIG) else WEIGHTS
     raise DataError(f"{folder} is not a model folder: it has no {missing}")
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
@@ -34,6 +35,20 @@ def check_label_names(labels: tuple[str, ...]) -> None:
         raise ConfigError(f"labels has {duplicate!r} more than once: label names must be unique")
     if "" in labels:
         raise ConfigError(f"labels[{labels.index('')}] is empty: every label needs a name")
+
+
+def check_weights(weights: tuple[float, ...], labels: tuple[str, ...], setting: str) -> None:
+    """Raises a ConfigError unless there are none, or one positive number for each label."""
+    if weights and len(weights) != len(labels):
+        raise ConfigError(f"{setting} has {len(weights)} numbers for {len(labels)} labels: each label needs one")
+    for label, weight in zip(labels, weights, strict=False):
+        if not 0 < weight < math.inf:
+            raise ConfigError(f"{setting}: the weight of {label!r} is {weight:g}: it must be above 0")
+
+
+def weight_tensor(weights: tuple[float, ...]) -> Tensor | None:
+    """The weights [K] as a tensor; None where there are none."""
+    return torch.tensor(weights, dtype=torch.float32) if weights else None
 
 
 def check_dropout(dropout: float, name: str = "dropout") -> None:
@@ -87,6 +102,17 @@ class TextConfig(RecurrentConfig):
             raise ConfigError(
                 f"pooling=pooler reads the encoder: with recurrent={self.recurrent}, use pooling=cls, last or mean"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelConfig(TextConfig):
+    """Settings of heads with a logit for each label."""
+
+    labels: tuple[str, ...] = default_names(2)  # class names by class index
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_label_names(self.labels)
 
 
 class TextHead(Objective):

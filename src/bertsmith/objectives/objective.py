@@ -76,6 +76,7 @@ class Objective(nn.Module):
     per_text: bool = False  # one prediction per text, not per token
     tied: bool = False  # its logits are products with the encoder's token table
     classes: int = 0  # of a softmax whose untrained loss is log(classes); 0: there is none
+    class_weights: Tensor | None  # [K] of the losses of each class; None: all 1
 
     # Inference: which pipeline decodes its logits; the server offers the pipeline's route.
     pipeline: ClassVar[Pipeline] = ""
@@ -94,6 +95,7 @@ class Objective(nn.Module):
     def __init__(self, *, weight: float) -> None:
         super().__init__()
         self.weight = weight
+        self.register_buffer("class_weights", None, persistent=False)
 
     def __init_subclass__(cls) -> None:
         cls.name = cls.__module__.rpartition(".")[2]
@@ -141,13 +143,14 @@ class Objective(nn.Module):
         return self.loss_from_logits(self.predict(encoding, batch, table), batch)
 
     def loss_from_logits(self, logits: Tensor, batch: Batch) -> Loss:
-        """The cross entropy of logits [Q, K]."""
-        labels = self.labels(batch)
-        total = F.cross_entropy(at_least_float32(logits), labels, ignore_index=IGNORE_INDEX, reduction="sum")
-        return self.make_loss(batch, total, self.label_mask(batch) & (logits.argmax(-1) == labels))
+        """The cross entropy of logits [Q, K], by class weight, as is the number of correct predictions."""
+        labels, logits = self.labels(batch), at_least_float32(logits)
+        weights = None if self.class_weights is None else self.class_weights.to(logits.dtype)
+        total = F.cross_entropy(logits, labels, weights, ignore_index=IGNORE_INDEX, reduction="sum")
+        return self.make_loss(batch, total, self.label_weights(batch) * (logits.argmax(-1) == labels))
 
     def make_loss(self, batch: Batch, total: Tensor, correct: Tensor | None) -> Loss:
-        """The loss whose sum is `total` []; `correct` is bool, None where accuracy is undefined."""
+        """The loss whose sum is `total` []; `correct` is the weight of each correct label, None if undefined."""
         return Loss(
             sums={self.name: total},
             counts={self.name: self.counts(batch)[self.name]},
@@ -160,8 +163,13 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """The number of labels [] of a corrupted batch, by loss term; known before the forward."""
-        return {self.name: self.label_mask(batch).sum()}
+        """The number of labels [] of a corrupted batch, or the sum of their weights; known before the forward."""
+        return {self.name: self.label_weights(batch).sum()}
+
+    def label_weights(self, batch: Batch) -> Tensor:
+        """The weight of each label [Q]: 0 for those that do not count, and else that of its class."""
+        mask = self.label_mask(batch)
+        return mask if self.class_weights is None else self.class_weights[self.labels(batch).where(mask, 0)] * mask
 
     def label_mask(self, batch: Batch) -> Tensor:
         """Which labels count [Q] bool."""

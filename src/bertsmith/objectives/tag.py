@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn.pooling import LayerChoice, LayerMix, check_layers, run_recurrent
-from bertsmith.objectives.heads import RecurrentConfig, check_dropout, default_names
+from bertsmith.objectives.heads import RecurrentConfig, check_dropout, check_weights, default_names, weight_tensor
 from bertsmith.objectives.objective import BuildContext, LabelledRows, Objective, SelectedRows
 from bertsmith.types import IGNORE_INDEX, Batch, Encoding
 
@@ -24,10 +24,12 @@ class Config(RecurrentConfig):
     labels: tuple[str, ...] = default_names(2)  # class names by class index; folders of others may repeat one
     dropout: float = 0.1  # on the vector of each word
     layers: LayerChoice = "top"  # which layers of the encoder are read
+    class_weights: tuple[float, ...] = ()  # of the losses of each class; fine-tuning takes balanced or {LABEL = WEIGHT}
     weight: float = 1.0  # of its mean loss in the total
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_weights(self.class_weights, self.labels, "class_weights")
         if not self.labels:
             raise ConfigError("labels is empty: a token classifier needs at least one label")
         check_dropout(self.dropout)
@@ -51,6 +53,7 @@ class Tag(Objective):
         width = self.layers.width if self.recurrent is None else self.recurrent.width
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(width, len(config.labels))
+        self.class_weights = weight_tensor(config.class_weights)
         context.layer_config.init_weights(self)
 
     @property

@@ -16,10 +16,19 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from bertsmith.errors import BertsmithError
+from bertsmith.reports.text_charts import Points, axis_ticks, number
 from bertsmith.system.durable import Disk
 
 ASSETS = files("bertsmith.reports") / "assets"
+LINES = {  # of a chart in a notebook: readable on white and on black
+    "each step": 'stroke="#3b82c4" stroke-opacity=".5"',
+    "smoothed": 'stroke="#3b82c4" stroke-width="2"',
+    "held out": 'stroke="#d97a1e" stroke-width="2"',
+}
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', flags=re.MULTILINE)
 DEFINITION = re.compile(r"^(?:export )?(?:async )?(?:const|let|function|class) (\w+)", flags=re.MULTILINE)
 
@@ -84,6 +93,45 @@ def notebook(markup: str) -> str:
     """Markup for the output of a notebook's cell: readable on any background, and without the style too."""
     style = (ASSETS / "notebook.css").read_text(encoding="utf-8")
     return f'<div class="bertsmith"><style>{style}</style>{markup}</div>'
+
+
+def line_chart(curves: Mapping[str, Points], *, title: str) -> str:
+    """Curves over steps by name, one of `LINES`, as an SVG picture; empty without finite values."""
+    known = {name: _finite(*points) for name, points in curves.items()}
+    known = {name: points for name, points in known.items() if len(points)}
+    if not known:
+        return ""
+    width, height, left, right, top, bottom = 440, 210, 52, 14, 34, 40
+    steps, values = np.concatenate(list(known.values())).T
+    low, high, last = float(values.min()), float(values.max()), max(float(steps.max()), 1.0)
+    high = high if high > low else low + 1
+    size = np.array([(width - left - right) / last, (height - top - bottom) / (low - high)])
+    parts = []
+    for index, (name, points) in enumerate(known.items()):
+        places = np.round((points - [0.0, high]) * size + [left, top], 1).tolist()
+        line = " ".join(f"{x},{y}" for x, y in places)
+        parts.append(f'<polyline points="{line}" fill="none" {LINES[name]}/>')
+        x = left + 100 * index
+        parts.append(
+            f'<line x1="{x}" x2="{x + 16}" y1="24" y2="24" {LINES[name]}/><text x="{x + 21}" y="28">{name}</text>'
+        )
+    for value in axis_ticks(low, high, 4):
+        y = (value - high) * size[1] + top + 4
+        parts.append(f'<text x="{left - 8}" y="{y:.1f}" text-anchor="end">{number(value)}</text>')
+    for step in axis_ticks(0, last, 4):
+        x_text = f'x="{step * size[0] + left:.1f}" y="{height - 22}" text-anchor="middle"'
+        parts.append(f"<text {x_text}>{number(step)}</text>")
+    return (
+        f'<svg role="img" aria-label="{escape(title)}" width="{width}" height="{height}">'
+        f'<text x="{left}" y="12">{escape(title)}</text>{"".join(parts)}'
+        f'<text x="{width - right}" y="{height - 6}" text-anchor="end">step</text></svg>'
+    )
+
+
+def _finite(x: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
+    """The points with finite values [points, 2]."""
+    points = np.column_stack([np.asarray(x, np.float64), np.asarray(y, np.float64)])
+    return points[np.isfinite(points).all(axis=1)]
 
 
 def bundle_modules(name: str, folders: Sequence[Traversable]) -> str:

@@ -18,7 +18,7 @@ from bertsmith.reports.comparison import differences, dotted, scores, shared, wi
 from bertsmith.reports.event_log import Curve
 from bertsmith.reports.html import ASSETS, figures, render_page, table, write
 from bertsmith.reports.run_history import RunHistory, read_run
-from bertsmith.reports.text_charts import smooth, thin
+from bertsmith.reports.text_charts import smooth, smoothing, thin
 from bertsmith.system.progress import format_duration
 
 MAX_ROWS = 100  # of a table of numbers
@@ -89,7 +89,7 @@ def _chart(name: str, runs: Sequence[RunHistory], points: int) -> dict[str, Any]
 def _training_series(run: int, name: str, curve: Curve, factor: float, points: int) -> Iterable[dict[str, Any]]:
     yield _series(run, "each step", curve, factor, points)
     if name != "learning_rate" and len(curve) > 20:
-        values = smooth(curve.values, run_summary.smoothing(len(curve)))
+        values = smooth(curve.values, smoothing(len(curve)))
         indices = np.unique(np.linspace(0, len(curve) - 1, min(len(curve), points // 2)).astype(int))
         yield _series(run, "smoothed", Curve(curve.steps[indices], values[indices]), factor, points)
 

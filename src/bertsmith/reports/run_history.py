@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,17 @@ from numpy.typing import NDArray
 
 from bertsmith import config
 from bertsmith.errors import BertsmithError, DataError, StorageError
+from bertsmith.reports import html
 from bertsmith.reports.event_log import NOT_CURVES, Column, Curve, Event, EventReader, Restarts, held_out_curves
+from bertsmith.reports.text_charts import Points, smooth, smoothing, thin
 from bertsmith.system.durable import read_checksummed_json
+from bertsmith.system.progress import format_duration
 
 EVENTS, RECIPE = "events.jsonl", "recipe.json"
 CHECKPOINTS, LAST = "checkpoints", "last"
 RUNNING, FINISHED, STOPPED, UNFINISHED = "running", "finished", "stopped", "unfinished"
 LOSS = "loss"
+NOTEBOOK_POINTS = 300  # of a curve
 COST = "cost"  # the negated main score, logged for the training loop only
 LOCKS = Path("/proc/locks")  # Linux: every lock visible to this process, with device and inode
 
@@ -117,6 +122,30 @@ class RunHistory:
             count = f"{len(skipped):,} update{'s' if len(skipped) > 1 else ''}"
             notes.append(f"skipped {count} because a loss or gradient was not finite: step {steps}")
         return tuple(notes)
+
+    def _repr_html_(self) -> str:
+        """Figures, and the loss and the metric that selects the best model as charts, for notebooks."""
+        planned = f" of {self.planned_steps:,}" if self.planned_steps else ""
+        figures = {"steps": f"{self.steps:,}{planned}", "tokens": f"{self.tokens:,}"}
+        figures["training time"] = format_duration(self.seconds)
+        name = self.main_metric.rpartition("/")[2].replace("_", " ")
+        if self.best:
+            figures[f"best {name}, held out"] = f"{self.best[1]:.4g} at step {self.best[0]:,}"
+        titles = dict.fromkeys([LOSS, self.main_metric])
+        charts = (html.line_chart(self._notebook_curves(key), title=key.rpartition("/")[2]) for key in titles)
+        heading = f"<h4>{escape(self.name)} · {escape(self.state)}</h4><p>{escape(self.recipe_name)}</p>"
+        return html.notebook(heading + html.figures(figures) + "".join(charts))
+
+    def _notebook_curves(self, key: str) -> dict[str, Points]:
+        curves: dict[str, Points] = {}
+        if curve := self.curves.get(key):
+            indices = thin(curve.values, NOTEBOOK_POINTS)
+            smoothed = smooth(curve.values, smoothing(len(curve)))
+            curves["each step"] = curve.steps[indices], curve.values[indices]
+            curves["smoothed"] = curve.steps[indices], smoothed[indices]
+        if curve := self.held_out.get(key):
+            curves["held out"] = curve.steps, curve.values
+        return curves
 
 
 class RunReader:

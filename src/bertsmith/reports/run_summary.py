@@ -65,11 +65,6 @@ def chart_names(runs: Sequence[RunHistory]) -> list[str]:
     return [*losses, *accuracies, *rest, *training]
 
 
-def smoothing(points: int) -> float:
-    """The weight that averages over about a fiftieth of a curve, or over up to ten points of a short one."""
-    return 1 - 1 / max(points / 50, min(points / 6, 10), 1)
-
-
 def perplexity(name: str, loss: float) -> float | None:
     """exp(loss) for objectives that predict tokens, else None."""
     if not (name.startswith(LOSS_PREFIX) and name.endswith(LM_SUFFIX)) or not math.isfinite(loss):

@@ -44,7 +44,9 @@ def predictions(texts: Sequence[str], results: Sequence[Sequence[Mapping[str, An
     for text, result in zip(texts, results, strict=True):
         for one in result:
             score = f"{one['score']:7.2%}" if "label" in one else f"{one['score']:.4g}"
-            rows.add_row(score, Text(one.get("label", ""), "bold"), Text(_shortened(text), "dim"), _windows(one))
+            style, mark = ("bold", "✓") if one.get("predicted", True) else ("dim", "")  # of multi-label models
+            marks = [mark] if "predicted" in one else []
+            rows.add_row(score, *marks, Text(one.get("label", ""), style), Text(_shortened(text), "dim"), _windows(one))
     console.print(rows)
 
 

@@ -21,7 +21,7 @@ from bertsmith.reports import run_summary
 from bertsmith.reports.comparison import differences, scores
 from bertsmith.reports.run_history import RUNNING, RunHistory, RunReader
 from bertsmith.reports.terminal import console, facts_table, plain_table
-from bertsmith.reports.text_charts import NO_SERIES, Chart, Points, draw, number, smooth, spark
+from bertsmith.reports.text_charts import NO_SERIES, Chart, Points, draw, number, smooth, smoothing, spark
 from bertsmith.system.progress import format_duration
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
@@ -323,7 +323,7 @@ def _chart(name: str, runs: Sequence[RunHistory], *, height: int) -> Text:
         held_out = name in run.held_out and len(run.held_out[name]) > 1
         if name in run.curves and (len(runs) == 1 or not held_out):
             curve = run.curves[name]
-            smoothed = smooth(curve.values, run_summary.smoothing(len(curve)))
+            smoothed = smooth(curve.values, smoothing(len(curve)))
             series[f"{prefix}training"] = (curve.steps, smoothed * factor)
         if held_out:
             curve = run.held_out[name]

@@ -42,7 +42,7 @@ def draw(
     legend = len(series) > 1
     rows = max(height - 2 - bool(title) - legend, 2)
     low, high = _range([y[np.isfinite(y)] for _, y in curves], margin=True)
-    ticks = _ticks(low, high, max(rows // 2, 2))
+    ticks = axis_ticks(low, high, max(rows // 2, 2))
     labels = {_row(value, low, high, rows): number(value) for value in ticks}
     margin = max(map(len, labels.values()), default=0)
     columns = max(width - margin - 2, 4)
@@ -109,6 +109,11 @@ def smooth(values: ArrayLike, weight: float = 0.9) -> Floats:
             before = chunk[:, -1:].copy()
     result: Floats = np.divide(sums[0], sums[1], out=np.full(len(numbers), np.nan), where=sums[1] > 0)
     return result
+
+
+def smoothing(points: int) -> float:
+    """The weight that averages over about a fiftieth of a curve, or over up to ten points of a short one."""
+    return 1 - 1 / max(points / 50, min(points / 6, 10), 1)
 
 
 def thin(y: ArrayLike, points: int) -> NDArray[np.int64]:
@@ -187,7 +192,7 @@ def _lit(across: Floats, up: Floats, columns: int, rows: int) -> NDArray[np.bool
     return lit
 
 
-def _ticks(low: float, high: float, most: int) -> list[float]:
+def axis_ticks(low: float, high: float, most: int) -> list[float]:
     """Round ticks between two ends."""
     raw = (high - low) / max(most, 1)
     power = 10.0 ** math.floor(math.log10(raw))
@@ -206,7 +211,7 @@ def _x_axis(left: float, right: float, columns: int, margin: int, label: str) ->
     available = max(columns - len(label) - 2, 1) if label else columns
     line, numbers = ["─"] * columns, [" "] * (columns + 8)
     free = 0
-    for value in _ticks(left, right, max(columns // 10, 1)):
+    for value in axis_ticks(left, right, max(columns // 10, 1)):
         text = number(value)
         column = round((value - left) / (right - left) * (columns - 1))
         start = max(column - len(text) // 2, 0)

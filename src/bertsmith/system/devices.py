@@ -19,11 +19,17 @@ def choose_device(name: str) -> str:
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         return next(device for device in ("cuda", "mps", "cpu") if available[device])
+    if name.startswith("cuda:"):
+        number = name.removeprefix("cuda:")
+        raise BertsmithError(f"--device {name}: set CUDA_VISIBLE_DEVICES={number} and pass --device cuda")
     if name not in available:
-        raise BertsmithError(f"--device {name} is unknown: choose auto, cpu, cuda or mps")
+        near = "; did you mean cuda?" if name.lower() in ("gpu", "nvidia") else ""
+        raise BertsmithError(f"--device {name} is unknown: choose auto, cpu, cuda or mps{near}")
     if not available[name]:
         known = ", ".join(device for device in available if available[device])
-        raise BertsmithError(f"--device {name} is not available: torch {torch.__version__} finds only {known}")
+        raise BertsmithError(
+            f"--device {name} is not available: torch {torch.__version__} finds only {known}: pass --device auto"
+        )
     return name
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from bertsmith.errors import BertsmithError, DataError, StorageError
 
 PARTIAL = ".partial"  # suffix of a file or folder that is being written or removed
+NOT_FOR_SPACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # errors
 SLICE = 1 << 24  # bytes per write call: macOS refuses more than 2 GiB, and Ctrl-C must not wait long
 
 Chunk = bytes | bytearray | memoryview
@@ -226,6 +227,9 @@ def _storage_error(error: OSError, doing: str, path: Path, needed: int) -> Stora
     folder = path.parent
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
+    if error.errno in NOT_FOR_SPACE:
+        blocking = next((f"{one} is a file, " for one in (path, *path.parents) if one.is_file()), "")
+        return StorageError(f"{error.strerror}: {doing} {path}: {blocking}choose another path")
     try:
         status = os.statvfs(folder)
         free = f"{status.f_bavail * status.f_frsize:,} are free in {folder}"

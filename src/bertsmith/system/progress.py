@@ -1,4 +1,6 @@
-"""Progress of long work on standard error: a live bar on a terminal, plain lines elsewhere, nothing when quiet."""
+"""Progress of long work on standard error: one live line on a terminal and in a notebook, plain lines elsewhere,
+nothing when quiet.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections.abc import Sequence
 from typing import Self, TextIO
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
-LIVE_EVERY = 0.1
+LIVE_EVERY, NOTEBOOK_EVERY = 0.1, 0.5
 BAR_WIDTH = 20
 
 
@@ -19,7 +21,9 @@ class Progress:
     def __init__(self, title: str, *, total: int, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.title, self.total, self.quiet = title, total, quiet
         self.stream = stream or sys.stderr
-        self.live = not quiet and self.stream.isatty()
+        self.live = not quiet and is_live(self.stream)
+        self.every = PLAIN_EVERY if not self.live else NOTEBOOK_EVERY if is_notebook(self.stream) else LIVE_EVERY
+        self.shown = ""  # the live line
         self.start = self.last = time.monotonic()
         self.base = 0  # done by an earlier run: excluded from the speed
 
@@ -28,7 +32,7 @@ class Progress:
 
     def __exit__(self, *exception: object) -> None:
         if self.live:
-            self.stream.write("\r\x1b[2K")
+            self.stream.write(erase_line(self.stream, self.shown))
             self.stream.flush()
 
     def resume_from(self, done: int) -> None:
@@ -39,11 +43,12 @@ class Progress:
     def update(self, done: int, **counts: int) -> None:
         """Prints the progress if the last line is old enough."""
         now = time.monotonic()
-        if self.quiet or now - self.last < (LIVE_EVERY if self.live else PLAIN_EVERY):
+        if self.quiet or now - self.last < self.every:
             return
         self.last = now
         line = self.line(done, now - self.start, counts)
-        self.stream.write(f"\r\x1b[2K{line}" if self.live else f"{line}\n")
+        self.stream.write(f"{erase_line(self.stream, self.shown)}{line}" if self.live else f"{line}\n")
+        self.shown = line
         self.stream.flush()
 
     def line(self, done: int, seconds: float, counts: dict[str, int]) -> str:
@@ -71,6 +76,21 @@ def fit_line(parts: Sequence[str], *, live: bool) -> str:
         if len(line) + len(part) + 3 <= width:
             line += f" · {part}"
     return line[:width]
+
+
+def is_live(stream: TextIO) -> bool:
+    """Whether a line can be replaced: on a terminal, and in the output of a notebook's cell."""
+    return stream.isatty() or is_notebook(stream)
+
+
+def is_notebook(stream: TextIO) -> bool:
+    """Whether a stream is the output of a notebook's cell."""
+    return any(kind.__module__.partition(".")[0] == "ipykernel" for kind in type(stream).__mro__)
+
+
+def erase_line(stream: TextIO, line: str) -> str:
+    """What erases the last line. A notebook supports carriage returns; escape codes would stay in its saved output."""
+    return f"\r{' ' * len(line)}\r" if is_notebook(stream) else "\r\x1b[2K"
 
 
 def format_duration(seconds: float) -> str:

@@ -10,7 +10,15 @@ from typing import Any, Literal
 
 from bertsmith.errors import DataError
 from bertsmith.tasks import dataset_files
-from bertsmith.tasks.dataset_files import TableConfig, TableReader, column_hints, is_missing, parse_label, parse_text
+from bertsmith.tasks.dataset_files import (
+    ColumnHints,
+    TableConfig,
+    TableReader,
+    column_hints,
+    is_missing,
+    parse_label,
+    parse_text,
+)
 from bertsmith.tasks.tables import Table, join_names
 from bertsmith.tasks.task import Example
 from bertsmith.tasks.text_tasks import MultipleChoiceTask
@@ -32,6 +40,8 @@ Labelled = Sequence[tuple[str, list[str]]]  # label and choices of each labelled
 class Config(TableConfig):
     """Settings of multiple choice; empty columns are detected."""
 
+    tuple_columns = (("question", "choices", "label"), ("question", "choices"))
+
     question: str = ""  # column of the question
     choices: tuple[str, ...] = ()  # columns of the choices, or the one column with a list of them
     label: str = ""  # column of the label
@@ -52,11 +62,14 @@ class ChoiceReader(TableReader):
     def __post_init__(self) -> None:
         self._choices = self.config.choices
 
+    def hints(self) -> Sequence[ColumnHints]:
+        return QUESTION, LABEL
+
     def examples(self, table: Table, optional: tuple[str, ...]) -> list[Example]:
         self._choices = self._choices or _choice_columns(table, {self.config.question, self.config.label})
         given = self.given(table, ("question", "label"), optional)
         for column in self._choices:
-            table.column_index(column, setting="choices")
+            table.column_index(column)
         taken = {f"choice {index}": name for index, name in enumerate(self._choices)}
         chosen = dataset_files.choose_columns(table, given | taken, [QUESTION, LABEL], optional=optional)
         self.detected |= {role: chosen[role] for role in ("question", "label") if role in chosen}
@@ -129,7 +142,7 @@ def _choice_columns(table: Table, taken: set[str]) -> tuple[str, ...]:
     if len(numbered) < 2:
         raise DataError(
             f"{table.name}: no columns for the choices among {join_names(table.columns)}: expected choices, or "
-            'ending0, ending1, …, or A, B, …; set choices=["COLUMN", …]'
+            "ending0, ending1, …, or A, B, …; set 'task.choices=[\"COLUMN\", …]'"
         )
     return numbered
 
@@ -157,5 +170,5 @@ def _first_index(labelled: Labelled, where: str) -> int:
     zero = any(int(label) == 0 for label, _ in labelled)
     beyond = any(int(label) == len(texts) for label, texts in labelled)
     if zero and beyond:
-        raise DataError(f"{where} has both 0 and the number of choices: set first_index=0 or first_index=1")
+        raise DataError(f"{where} has both 0 and the number of choices: set task.first_index=0 or task.first_index=1")
     return int(beyond)

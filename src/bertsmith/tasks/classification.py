@@ -20,7 +20,7 @@ class LabelConfig(TableConfig):
 
     label: str = ""  # column of the label; detected if empty
     main_metric: Literal["accuracy", "macro_f1", "matthews", "f1"] = "accuracy"  # selects the best model
-    positive: str | int = ""  # the label of the F1 score; by default the second of two labels
+    positive: str = ""  # the label of the F1 score; by default the second of two labels
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ClassificationTask:
         """See `TaskConfig.build`; without the labels of a trained model they are those of train."""
@@ -30,7 +30,7 @@ class LabelConfig(TableConfig):
             labels=labels,
             main_metric=self.main_metric,
             metrics=("accuracy", "macro_f1", "matthews", "f1"),
-            positive=str(self.positive),
+            positive=self.positive,
         )
 
 
@@ -40,5 +40,6 @@ class Config(LabelConfig):
 
     task: ClassVar[str] = "classification"
     texts: ClassVar[ColumnHints] = ONE_TEXT
+    tuple_columns = (("text", "label"), ("text",))
 
     text: str = ""  # column of the text; detected if empty

@@ -25,7 +25,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if not 0 <= self.fold < FOLDS:
-            raise ConfigError(f"fold={self.fold} must be 0 to {FOLDS - 1}")
+            raise ConfigError(f"task.fold={self.fold} must be 0 to {FOLDS - 1}")
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> MultipleChoiceTask:
         """See `TaskConfig.build`; multiple choice has no labels."""

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bertsmith.data.text_files import printable
 from bertsmith.errors import DataError
 from bertsmith.tasks.dataset_files import Layout, benchmark_files, find_member
-from bertsmith.tasks.tables import printable, read_utf8
+from bertsmith.tasks.tables import read_whole
 from bertsmith.tasks.tagged_text import FileScheme, Sentence, TaggingConfig, Unit, join_words, labels_of_types
 from bertsmith.tasks.task import Dataset
 from bertsmith.tasks.text_tasks import benchmark_labels
@@ -109,10 +110,10 @@ class _Block:
     lines: list[str] = field(default_factory=list)
 
 
-def read_column_file(path: Path, columns: Columns, *, tagged: bool = True) -> list[Sentence]:
+def read_column_file(path: Path, columns: Columns, *, tagged: bool = True, encoding: str = "") -> list[Sentence]:
     """The sentences of a file with tags in its scheme; without `tagged` the tag column is optional."""
     name = printable(path)
-    lines = replace_surrogates(read_utf8(path, name)).replace("\r\n", "\n").split("\n")
+    lines = replace_surrogates(read_whole(path, name, encoding)).replace("\r\n", "\n").split("\n")
     blocks = list(_blocks(lines, columns))
     if not blocks:
         raise DataError(f"{name} has no sentences: the file is empty")
@@ -177,5 +178,5 @@ def _cells(line: str, separator: str | None) -> list[str]:
 
 def _column(column: int, width: int, where: str, role: str) -> int:
     if not -width <= column < width:
-        raise DataError(f"{where}: no column {column + 1} among {width}: set the column of the {role}, {role}=NUMBER")
+        raise DataError(f"{where}: no column {column + 1} among {width}: set task.{role}=NUMBER")
     return column % width

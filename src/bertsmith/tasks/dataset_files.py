@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from bertsmith.config import did_you_mean
-from bertsmith.errors import ConfigError, DataError
-from bertsmith.tasks.tables import FORMATS, JSON_ANY, JSON_LINES, PARQUET, Table, join_names, printable, read_table
+from bertsmith.data.text_files import printable
+from bertsmith.errors import ConfigError, DataError, DataWarning
+from bertsmith.tasks.tables import (
+    FORMATS,
+    JSON_ANY,
+    JSON_LINES,
+    PARQUET,
+    Table,
+    join_names,
+    read_table,
+    table_format,
+)
 from bertsmith.tasks.task import SPLITS, Dataset, Example, Files
 
 Layout = Mapping[str, Sequence[tuple[str, ...]]]  # by split: alternative sets of file names; the first complete one
@@ -119,6 +131,7 @@ NUMBER = column_hints(
     "label", "score", "label", "similarity", "rating", "stars", "target", "value", "gold", "number", "y"
 )
 IDS = ("id", "guid", "idx", "index", "uid")
+MAX_NAME, MAX_NAME_WORDS, SENTENCE_ENDS = 40, 5, (".", "!", "?", "。", "…")  # of the name of a column
 TEXT_ROLES = ("text", "first", "second")  # in the order of `Example.texts`
 
 
@@ -126,12 +139,83 @@ TEXT_ROLES = ("text", "first", "second")  # in the order of `Example.texts`
 class TableConfig:
     """How user files are read."""
 
-    header: bool = True  # whether the first line of a csv or tsv names the columns; otherwise column1, column2, …
-    quoted: bool | None = None  # whether quotes enclose cells; by default in csv but not in tsv
+    tuple_columns: ClassVar[tuple[tuple[str, ...], ...]] = ()  # columns of rows in memory that are tuples, by length
 
-    def read(self, path: Path) -> Table:
-        """The table of a file."""
-        return read_table(path, header=self.header, quoted=self.quoted)
+    header: bool | None = None  # whether line 1 of csv, tsv and txt names the columns, else column1, …; None: detected
+    quoted: bool | None = None  # whether quotes enclose cells; by default in csv but not in tsv
+    encoding: str = "utf-8"  # character encoding of text formats, e.g. cp949
+
+    def read(
+        self, path: Path, hints: Sequence[ColumnHints], given: Mapping[str, str], texts: Sequence[ColumnHints] = ()
+    ) -> Table:
+        """The table of a file. `hints` are those of all roles, `given` the columns of roles that are known.
+
+        `texts`: the alternative text columns of a file that may have nothing else. Such a file without a header has
+        them in this order.
+        """
+        test = partial(has_header, path, hints=hints, given=given, texts=texts)
+        header = test if self.header is None else self.header
+        table = read_table(path, header=header, quoted=self.quoted, encoding=self.encoding)
+        if texts and len(table.columns) == 1 and table_format(path) == ".txt":
+            _note_blank_lines(table)
+        for roles, _ in texts:
+            columns = tuple(given.get(role) or role for role in roles)
+            if table.columns[0] == "column1" and len(columns) == len(table.columns) and {*columns} != {*table.columns}:
+                return replace(table, columns=columns)
+        return table
+
+
+def has_header(
+    path: Path,
+    rows: list[list[str]],
+    *,
+    hints: Sequence[ColumnHints],
+    given: Mapping[str, str],
+    texts: Sequence[ColumnHints],
+) -> bool:
+    """Whether the first row of a csv, tsv or txt file names columns; an error where it may be either.
+
+    Names are known or given, and do not look like data. A txt file with one column is a text per line.
+    """
+    first = [cell.strip() for cell in rows[0]]
+    known = {name for _, likely in hints for names in likely for name in names} | {*IDS}
+    named = any(cell.lower() in known or cell in given.values() for cell in first)
+    data = next((cell for column, cell in enumerate(first) if _is_data(cell, column, rows[1:])), None)
+    where, shown = f"{printable(path)}:1", (data or first[0])[:40]
+    if len(first) in {len(roles) for roles, _ in texts}:
+        lines = len(first) == 1 and table_format(path) == ".txt"
+        if lines or (data is not None and not named):
+            if named or not lines:
+                _note(f"{where}: {shown!r} is read as a text: set task.header=true if line 1 is a header")
+            return False
+        if not named:
+            raise DataError(
+                f"{where}: {shown!r} is a text or the name of a column: set task.header=false or task.header=true"
+            )
+    if data is not None:
+        raise DataError(
+            f"{where}: {shown!r} looks like data, not like the name of a column: set task.header=true if line 1 is a "
+            "header, or task.header=false and the columns, named column1, column2, …, such as task.text=column1"
+        )
+    return True
+
+
+def _is_data(cell: str, column: int, others: Sequence[Sequence[str]]) -> bool:
+    """Whether a cell of the first row looks like data: a number, a sentence, or a value of other rows."""
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        sentence = len(cell) > MAX_NAME or len(cell.split()) > MAX_NAME_WORDS or cell.endswith(SENTENCE_ENDS)
+        return sentence or (bool(cell) and any(cell == row[column].strip() for row in others if column < len(row)))
+
+
+def _note_blank_lines(table: Table) -> None:
+    if blank := table.lines[-1] - len(table) - (table.columns[0] != "column1"):
+        _note(f"{table.name}: {blank} blank line{'s are' if blank > 1 else ' is'} skipped")
+
+
+def _note(text: str) -> None:
+    warnings.warn(DataWarning(text), stacklevel=2)
 
 
 def choose_columns(
@@ -153,8 +237,8 @@ def choose_columns(
         chosen[missing.pop()] = left[0]
     for role in missing:
         raise DataError(
-            f"{table.name}: no column for the {role} among {join_names(table.columns)}: set {role}=COLUMN, or "
-            f"header=false if the first line is not a header (columns are then column1, column2, …)"
+            f"{table.name}: no column for the {role} among {join_names(table.columns)}: set task.{role}=COLUMN, "
+            "or task.header=false if line 1 is not a header (columns are then column1, column2, …)"
         )
     return chosen
 
@@ -189,7 +273,16 @@ class TableReader:
     def __call__(self, path: Path, split: str) -> list[Example]:
         if split != "train" and not self.detected and "train" in self.files:
             self(self.files["train"][0], "train")
-        return self.examples(self.config.read(path), ("label",) if split == "test" else ())
+        optional = ("label",) if split == "test" else ()
+        hints = self.hints()
+        roles = [role for some, _ in hints for role in some]
+        given = {role: self.detected.get(role) or getattr(self.config, role) for role in roles}
+        texts = [one for one in hints if set(one[0]) <= {*TEXT_ROLES}] if optional else ()
+        return self.examples(self.config.read(path, hints, given, texts), optional)
+
+    def hints(self) -> Sequence[ColumnHints]:
+        """The hints of all roles."""
+        raise NotImplementedError
 
     def examples(self, table: Table, optional: tuple[str, ...]) -> list[Example]:
         """One example per row; the roles in `optional` may have no column."""
@@ -212,6 +305,9 @@ class TextReader(TableReader):
     texts: Sequence[ColumnHints]  # for the text columns; the first hints that match the table are used
     label: ColumnHints
     parse: Callable[[Any, str, str], Any]
+
+    def hints(self) -> Sequence[ColumnHints]:
+        return (*self.texts, self.label)
 
     def examples(self, table: Table, optional: tuple[str, ...]) -> list[Example]:
         given = self.given(table, [role for roles, _ in (*self.texts, self.label) for role in roles], optional)

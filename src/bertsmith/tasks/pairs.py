@@ -15,6 +15,7 @@ class Config(LabelConfig):
 
     task: ClassVar[str] = "pairs"
     texts: ClassVar[ColumnHints] = TWO_TEXTS
+    tuple_columns = (("first", "second", "label"), ("first", "second"))
 
     first: str = ""  # column of the first text; detected if empty
     second: str = ""  # column of the second text; detected if empty

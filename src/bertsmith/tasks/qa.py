@@ -10,7 +10,7 @@ from typing import Any
 
 from bertsmith.errors import DataError
 from bertsmith.tasks import dataset_files
-from bertsmith.tasks.dataset_files import TableConfig, column_hints, is_missing, parse_number, parse_text
+from bertsmith.tasks.dataset_files import ColumnHints, TableConfig, column_hints, is_missing, parse_number, parse_text
 from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.question_answering import Misplaced, QuestionAnsweringTask, ScoringRules, locate_answers
 from bertsmith.tasks.tables import Table
@@ -22,11 +22,14 @@ COLUMNS = {
     "answer": column_hints("answer", "answer", "answers", "answer_text", "gold", "target"),
     "start": column_hints("start", "start", "answer_start", "answer_begin", "offset"),
 }
+TEXTS: ColumnHints = (("question", "context"), ())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(QAConfig, TableConfig):
     """Settings of question answering over user files; empty columns are detected."""
+
+    tuple_columns = (("question", "context", "answer"), ("question", "context"))
 
     question: str = ""  # column of the question
     context: str = ""  # column of the passage
@@ -43,8 +46,9 @@ class Config(QAConfig, TableConfig):
 
     def _read(self, detected: dict[str, str], path: Path, split: str) -> list[Example]:
         """One example per row; a test file may have no answers."""
-        table = self.read(path)
         given = {role: getattr(self, role) for role in COLUMNS}
+        texts = [TEXTS] if split == "test" else []
+        table = self.read(path, list(COLUMNS.values()), given, texts)
         optional = ("start", "answer") if split == "test" else ("start",)
         columns = dataset_files.choose_columns(table, given, list(COLUMNS.values()), optional=optional)
         detected.clear()
@@ -65,7 +69,9 @@ class Config(QAConfig, TableConfig):
         )
         gold, spans = locate_answers(passage, _answers(answer, start, source, columns), source, self.misplaced)
         if not gold and self.rules != "2.0":
-            raise DataError(f"{source}: no answer in {columns['answer']!r}: set rules=2.0 if questions may have none")
+            raise DataError(
+                f"{source}: no answer in {columns['answer']!r}: set task.rules=2.0 if questions may have none"
+            )
         return Example(id=id, texts=(question, passage), gold=gold, source=source, spans=spans)
 
 

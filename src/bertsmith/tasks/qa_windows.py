@@ -34,9 +34,9 @@ class QAConfig:
     def __post_init__(self) -> None:
         for name in ("max_length", "stride", "max_query_length", "max_answer_length", "n_best"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+                raise ConfigError(f"task.{name}={getattr(self, name)} must be at least 1")
         if self.no_answer != self.no_answer:
-            raise ConfigError("no_answer=nan must be a number")
+            raise ConfigError("task.no_answer=nan must be a number")
 
 
 Numbers = NDArray[np.int64]

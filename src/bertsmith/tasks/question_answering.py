@@ -208,7 +208,7 @@ def locate_answer(passage: str, text: str, start: int) -> tuple[int, int] | None
 
 def _misplaced_answer(source: str, passage: str, text: str, start: int | None) -> DataError:
     """The error for an answer that is not at its offset."""
-    advice = "or set misplaced=skip to leave such questions out of training"
+    advice = "or set task.misplaced=skip to leave such questions out of training"
     if start is None:
         return DataError(f"{source}: the answer {shorten(text)} is not in its passage: correct the row, {advice}")
     actual = shorten(passage[max(start, 0) : max(start, 0) + len(text)])

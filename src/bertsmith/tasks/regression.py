@@ -16,6 +16,8 @@ from bertsmith.tasks.text_tasks import RegressionTask
 class Config(TableConfig):
     """Settings of regression; empty columns are detected, and whether there are one or two texts."""
 
+    tuple_columns = (("text", "label"), ("first", "second", "label"), ("text",))
+
     text: str = ""  # column of the text, if there is one
     first: str = ""  # column of the first text, if there are two
     second: str = ""  # column of the second text, if there are two
@@ -24,7 +26,9 @@ class Config(TableConfig):
 
     def __post_init__(self) -> None:
         if self.text and (self.first or self.second):
-            raise ConfigError(f"text={self.text} is for one text, first= and second= are for two: set one or the other")
+            raise ConfigError(
+                f"task.text={self.text} is for one text, task.first and task.second are for two: set one or the other"
+            )
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> RegressionTask:
         """See `TaskConfig.build`; regression has no labels."""

@@ -13,11 +13,11 @@ from bertsmith.errors import DataError
 from bertsmith.tasks.dataset_files import benchmark_files
 from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.question_answering import Misplaced, QuestionAnsweringTask, ScoringRules, locate_answers, shorten
-from bertsmith.tasks.tables import join_names, read_utf8
+from bertsmith.tasks.tables import join_names, read_whole
 from bertsmith.tasks.task import SPLITS, Dataset, Example
 from bertsmith.tokenizers.pretokenization import replace_surrogates
 
-NAMES: Mapping[ScoringRules, str] = {"1.1": "{}-v1.1.json", "2.0": "{}-v2.0.json", "korquad": "KorQuAD_v1.0_{}.json"}
+MEMBERS: Mapping[ScoringRules, str] = {"1.1": "{}-v1.1.json", "2.0": "{}-v2.0.json", "korquad": "KorQuAD_v1.0_{}.json"}
 FOLDERS = ("squad", "squad1", "squad2", "korquad", "korquad1", "dataset", "korquad1/dataset")
 
 
@@ -31,7 +31,7 @@ class Config(QAConfig):
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> QuestionAnsweringTask:
         """See `TaskConfig.build`; files in the folder `data` have their official names."""
         title = f"squad/{self.name}"
-        layout = {split: [(NAMES[self.name].format(split),)] for split in SPLITS}
+        layout = {split: [(MEMBERS[self.name].format(split),)] for split in SPLITS}
         paths = benchmark_files(title, files, layout, subfolders=FOLDERS)
         return QuestionAnsweringTask(title, Dataset(paths, self.read), config=self, rules=self.name)
 
@@ -81,7 +81,7 @@ def _questions(path: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 
 
 def _json(path: Path) -> Any:
-    text = read_utf8(path, str(path))
+    text = read_whole(path, str(path))
     if not text.strip():
         raise DataError(f"{path} is empty")
     try:

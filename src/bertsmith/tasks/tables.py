@@ -6,19 +6,22 @@ import csv
 import gzip
 import io
 import json
-import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
 from bertsmith.config import did_you_mean
-from bertsmith.errors import DataError
+from bertsmith.data.text_files import missing_path_error, printable
+from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers.pretokenization import replace_surrogates
 
 Ragged = Literal["error", "skip"]  # for a row whose number of cells differs from the header
+HeaderTest = Callable[[list[list[str]]], bool]  # from the first rows of a file: whether the first one is a header
+SAMPLE = 1000  # rows for a `HeaderTest`
 MAX_CELL = 2**26  # characters; a longer cell means an unclosed quote or another format
 FORMATS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "\t"}
 JSON_LINES, JSON_ANY, PARQUET = (".jsonl", ".ndjson"), ".json", ".parquet"
@@ -50,11 +53,11 @@ class Table:
         """The index of a column; a DataError that lists the columns if it is missing or not unique."""
         if self.columns.count(column) == 1:
             return self.columns.index(column)
-        advice = f"; set {setting}=COLUMN" if setting else ""
+        advice = f"; set task.{setting}=COLUMN" if setting else ""
         if column in self.columns:
             raise DataError(f"{self.name}: two columns are called {column!r}: rename one{advice}")
-        near = did_you_mean(column, self.columns)
-        raise DataError(f"{self.name}: no column {column!r} among {join_names(self.columns)}{near}{advice}")
+        near = did_you_mean(column, self.columns, f"task.{setting}=" if setting else "") or advice
+        raise DataError(f"{self.name}: no column {column!r} among {join_names(self.columns)}{near}")
 
     def column(self, name: str, *, setting: str = "") -> list[Any]:
         """The cells of a column."""
@@ -65,22 +68,23 @@ class Table:
 def read_table(
     path: str | Path,
     *,
-    header: bool = True,
+    header: bool | HeaderTest = True,
     columns: Sequence[str] = (),
     quoted: bool | None = None,
     ragged: Ragged = "error",
+    encoding: str = "",
 ) -> Table:
     """The table of a file; its extension names the format.
 
-    `columns`: names for a file without a header; with `header=False` alone they are column1, column2, ….
-    `quoted`: whether quotes enclose cells; by default only in .csv.
+    `columns`: names for a file without a header; without a header and `columns` they are column1, column2, ….
+    `quoted`: whether quotes enclose cells; by default only in .csv. `encoding`: of the text formats; empty: UTF-8.
     """
     path = Path(path)
     name = printable(path)
-    kind = _kind(path)
+    kind = table_format(path)
     if kind == PARQUET:
         return _nonempty(_parquet(path, name))
-    text = _text(path, name)
+    text = _text(path, name, encoding)
     if kind in JSON_LINES or kind == JSON_ANY:
         is_list = kind == JSON_ANY and text.lstrip()[:1] == "["
         items = _json_list(text, name) if is_list else _json_lines(text, name)
@@ -92,12 +96,10 @@ def read_table(
         cells = _quoted(text, separator, name)
     else:
         cells = _plain(text, separator)
-    return _nonempty(_table(cells, name, header=header and not columns, columns=columns, ragged=ragged))
-
-
-def printable(path: str | os.PathLike[str]) -> str:
-    """A path as text, also if it is not UTF-8."""
-    return os.fsencode(path).decode("utf-8", "replace")
+    sample = list(islice(cells, SAMPLE))
+    named = header([row for _, row in sample]) if callable(header) and sample else bool(header)
+    cells = chain(sample, cells)
+    return _nonempty(_table(cells, name, header=named and not columns, columns=columns, ragged=ragged))
 
 
 def join_names(names: Sequence[str], most: int = 20) -> str:
@@ -105,7 +107,8 @@ def join_names(names: Sequence[str], most: int = 20) -> str:
     return ", ".join(name[:40] or "''" for name in names[:most]) + (" …" if len(names) > most else "") or "none"
 
 
-def _kind(path: Path) -> str:
+def table_format(path: Path) -> str:
+    """The extension that names the format, without .gz."""
     suffix = path.suffix.lower()
     kind = path.with_suffix("").suffix.lower() if suffix == ".gz" else suffix
     known = (*FORMATS, *JSON_LINES, JSON_ANY, *((PARQUET,) if suffix != ".gz" else ()))
@@ -115,34 +118,44 @@ def _kind(path: Path) -> str:
     return kind
 
 
-def _text(path: Path, name: str) -> str:
+def _text(path: Path, name: str, encoding: str) -> str:
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix.lower() == ".gz" else path.read_bytes()
     except FileNotFoundError:
-        siblings = os.listdir(path.parent) if path.parent.is_dir() else []
-        raise DataError(f"{name} does not exist{did_you_mean(path.name, siblings)}") from None
+        raise missing_path_error(path) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{name} is not valid gzip data ({error}): download it again") from None
     except OSError as error:
         raise DataError(f"{name} cannot be read: {error.strerror or error}") from None
-    return _decoded(data, name, hint="it may be UTF-16: " if data.startswith(_UTF_16) else "")
+    return _decoded(data, name, encoding)
 
 
-def read_utf8(path: Path, name: str) -> str:
-    """The text of a file that is not a table."""
+def read_whole(path: Path, name: str, encoding: str = "") -> str:
+    """The text of a file that is not a table; `encoding` as for `read_table`."""
     try:
-        return _decoded(path.read_bytes(), name)
+        return _decoded(path.read_bytes(), name, encoding)
+    except FileNotFoundError:
+        raise missing_path_error(path) from None
     except OSError as error:
         raise DataError(f"{name} cannot be read: {error.strerror or error}") from None
 
 
-def _decoded(data: bytes, name: str, *, hint: str = "") -> str:
+def _decoded(data: bytes, name: str, encoding: str) -> str:
+    """`encoding`: that of the task's settings; empty where the task has no such setting."""
+    known = encoding or "utf-8"
     data = data.removeprefix(_BOM)
     try:
-        return data.decode("utf-8")
+        return data.decode(known)
+    except LookupError:
+        raise ConfigError(f"task.encoding={encoding} is not an encoding of Python, such as cp949") from None
     except UnicodeDecodeError as error:
-        line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
-        raise DataError(f"{name}:{line}: byte 0x{byte:02x} is not UTF-8: {hint}save the file as UTF-8") from None
+        line, byte = data[: error.start].decode(known, "replace").count("\n") + 1, data[error.start]
+        advice = (
+            "set task.encoding=cp949, task.encoding=latin-1 or what it is" if encoding else "save the file as UTF-8"
+        )
+        if data.startswith(_UTF_16):
+            advice = "set task.encoding=utf-16" if encoding else "it may be UTF-16: save the file as UTF-8"
+        raise DataError(f"{name}:{line}: byte 0x{byte:02x} is not {known.upper()}: {advice}") from None
 
 
 def _nonempty(table: Table) -> Table:
@@ -169,7 +182,9 @@ def _quoted(text: str, separator: str, name: str) -> Iterator[tuple[int, list[st
             line = reader.line_num + 1
     except csv.Error as error:
         where = f"{name}:{line}"
-        raise DataError(f"{where}: not CSV: {error}; if quotes are ordinary characters, set quoted=false") from None
+        raise DataError(
+            f"{where}: not CSV: {error}; if quotes are ordinary characters, set task.quoted=false"
+        ) from None
 
 
 def _table(
@@ -191,7 +206,7 @@ def _table(
             expected = "the header has" if header else "expected"
             raise DataError(
                 f"{name}:{line}: {len(row)} cells, but {expected} {len(names)} ({join_names(names)}): "
-                "correct the row, or set quoted=true or quoted=false"
+                "correct the row, or set task.quoted=true or task.quoted=false"
             )
     return Table(name, names, rows, lines, skipped)
 
@@ -263,7 +278,7 @@ def _parquet(path: Path, name: str) -> Table:
     import pyarrow.parquet  # slow to import
 
     if not path.exists():
-        raise DataError(f"{name} does not exist")
+        raise missing_path_error(path)
     try:
         table = pyarrow.parquet.read_table(path)
         columns = [column.to_pylist() for column in table.columns]

@@ -29,8 +29,9 @@ Spans = tuple[tuple[int, int], ...]  # character span of each word
 # How a text without given words is split. word: at white space and punctuation, but `state-of-the-art` and `1,000.5`
 # are one; part: at all punctuation; character: every character. A CJK ideograph is always a word of its own.
 Unit = Literal["word", "part", "character"]
-# detect: the only scheme that all tags follow; lenient: any tags, interpreted like conlleval.
-FileScheme = Literal["detect", "IOB1", "IOB2", "IOBES", "BILOU", "lenient"]
+# detect: the only scheme that all tags follow; lenient: any tags, interpreted like conlleval; plain: a label for each
+# word and no entities, such as parts of speech.
+FileScheme = Literal["detect", "IOB1", "IOB2", "IOBES", "BILOU", "lenient", "plain"]
 Numbers = NDArray[np.int64]
 OUTSIDE = "O"
 IDEOGRAPHS = re.compile(  # one of the ideographs that BERT's tokenizer separates, or a run of other characters
@@ -50,18 +51,18 @@ class TaggingConfig:
 
     def __post_init__(self) -> None:
         if self.overlap < 0:
-            raise ConfigError(f"overlap={self.overlap} must be 0 or more tokens")
+            raise ConfigError(f"task.overlap={self.overlap} must be 0 or more tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence(Example):
-    """One sentence; `gold` has one IOB2 tag per word and `spans` the words."""
+    """One sentence; `gold` has one IOB2 tag or plain label per word and `spans` the words."""
 
     document: str = ""  # neighbours with the same name form a document; "" is a document of one sentence
     lines: tuple[int, ...] = ()  # the line of each word in its file
     cells: tuple[str, ...] = ()  # column files: the text of those lines
     opening: str = ""  # the -DOCSTART- line of the document, for its first sentence
-    scheme: Scheme = "IOB2"  # of the file
+    scheme: Scheme | Literal["plain"] = "IOB2"  # of the file
 
 
 def word_spans(example: Example, unit: Unit) -> Spans:
@@ -100,6 +101,14 @@ def word_source(example: Example, word: int) -> str:
     return f"{example.source}, word {word + 1}"
 
 
+def is_plain(tags: Iterable[str]) -> bool:
+    """Whether these are labels without entities, such as parts of speech: no tag has a letter and a type as B-PER."""
+    distinct = set(tags)
+    return any(parse_tag(tag) is None for tag in distinct) and not any(
+        "-" in tag and parse_tag(tag) for tag in distinct
+    )
+
+
 def in_iob2(sentences: Sequence[Sentence], given: FileScheme) -> tuple[list[Sentence], str]:
     """The sentences with their tags in IOB2, and the scheme of the file."""
     tagged = [sentence for sentence in sentences if sentence.gold is not None]
@@ -113,9 +122,10 @@ def in_iob2(sentences: Sequence[Sentence], given: FileScheme) -> tuple[list[Sent
     elif given == "detect":
         scheme = _detected(tagged, candidates)
     else:
+        assert given != "plain", "plain labels have no scheme"
         scheme = given
         for fault in _faults(tagged, scheme):
-            raise DataError(f"{fault}, so the file is not {scheme}: correct it, or set scheme=lenient")
+            raise DataError(f"{fault}, so the file is not {scheme}: correct it, or set task.scheme=lenient")
     converted = [
         one if one.gold is None else replace(one, gold=tuple(convert_tags(one.gold, to="IOB2")), scheme=scheme)
         for one in sentences
@@ -129,7 +139,7 @@ def _check_spelling(sentences: Sequence[Sentence]) -> None:
             if parse_tag(tag) is None:
                 raise DataError(
                     f"{word_source(sentence, word)}: {tag[:40]!r} is not a tag: expected O, or B, I, E, S, L or U and "
-                    "a type, such as B-PER"
+                    "a type, such as B-PER; for labels without entities, set task.scheme=plain"
                 )
 
 
@@ -140,7 +150,7 @@ def _detected(sentences: Sequence[Sentence], candidates: Sequence[Scheme]) -> Sc
         if fault is None:
             return scheme
         reasons.append(f"not {scheme}: {fault}")
-    raise DataError(f"the tags follow no scheme ({'; '.join(reasons)}): correct them, or set scheme=lenient")
+    raise DataError(f"the tags follow no scheme ({'; '.join(reasons)}): correct them, or set task.scheme=lenient")
 
 
 def _faults(sentences: Sequence[Sentence], scheme: Scheme) -> Iterator[str]:
@@ -166,13 +176,13 @@ def labels_of_train(sentences: Sequence[Example]) -> tuple[str, ...]:
 
 def check_tags(sentences: Sequence[Example], labels: Sequence[str]) -> None:
     """Raises a DataError for the first tag that is not among the labels."""
-    known = set(labels)
+    known, in_scheme = set(labels), "" if is_plain(labels) else " (in IOB2)"
     for sentence in sentences:
         for word, tag in enumerate(sentence.gold or ()):
             if tag not in known:
                 near = did_you_mean(tag, labels)
                 raise DataError(
-                    f"{word_source(sentence, word)}: {tag[:40]!r} (in IOB2) is not one of the known labels "
+                    f"{word_source(sentence, word)}: {tag[:40]!r}{in_scheme} is not one of the known labels "
                     f"({join_names(labels)}){near}"
                 )
 

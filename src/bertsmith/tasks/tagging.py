@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from bertsmith.data.text_files import printable
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.metrics.sequence_labelling import Entity, entities_to_tags
 from bertsmith.tasks import dataset_files
 from bertsmith.tasks.conll import Columns, read_column_file
 from bertsmith.tasks.dataset_files import ONE_TEXT, column_hints, is_missing, parse_text
-from bertsmith.tasks.tables import JSON_ANY, JSON_LINES, PARQUET, Table, join_names, printable, read_table
+from bertsmith.tasks.tables import JSON_ANY, JSON_LINES, PARQUET, Table, join_names, read_table
 from bertsmith.tasks.tagged_text import Sentence, Spans, TaggingConfig, Unit, join_words, split_text
 from bertsmith.tasks.task import Dataset
 from bertsmith.tasks.token_classification import TokenClassificationTask
@@ -32,11 +33,14 @@ TYPE_KEYS = ("label", "kind", "type", "entity", "entity_group", "tag")
 class Config(TaggingConfig):
     """Settings of token classification over user files; empty columns are detected."""
 
+    tuple_columns: ClassVar[tuple[tuple[str, ...], ...]] = (("tokens", "tags"), ("tokens",))
+
     words: str = ""  # column of the words: a name, or a number in column files, where the default is the first
     tags: str = ""  # column of the tags: a name, or a number in column files, where the default is the last
     text: str = ""  # tables: column of the text; with words, the text that contains them
     entities: str = ""  # tables: column of the entities with character offsets
     document: str = ""  # tables: column of the document id
+    encoding: str = "utf-8"  # character encoding of text formats, e.g. cp949
     comment: str = ""  # column files: prefix of comment lines
     unit: Unit = "word"  # what gets a tag if a file has texts without words, and at inference
 
@@ -47,9 +51,11 @@ class Config(TaggingConfig):
         def load(path: Path, split: str) -> list[Sentence]:
             if path.suffix.lower() not in TABLES:
                 columns = Columns(self._number("words", path) - 1, self._number("tags", path) - 1, self.comment)
-                return read_column_file(path, columns, tagged=split != "test")
+                return read_column_file(path, columns, tagged=split != "test", encoding=self.encoding)
             given = {role: getattr(self, role) for role in ROLES}
-            sentences, chosen = read_rows(read_table(path), given, self.unit, tagged=split != "test")
+            sentences, chosen = read_rows(
+                read_table(path, encoding=self.encoding), given, self.unit, tagged=split != "test"
+            )
             detected[f"{split}: columns"] = join_names([f"{role} = {column}" for role, column in chosen.items()])
             return sentences
 
@@ -60,7 +66,9 @@ class Config(TaggingConfig):
         """The number of a column in a column file, from 1; 0 is the last."""
         given = getattr(self, role) or {"words": "1", "tags": "0"}[role]
         if not given.isdecimal() or (given == "0" and getattr(self, role)):
-            raise ConfigError(f"{role}={given}: columns of {printable(path)} are numbers, counted from 1, not names")
+            raise ConfigError(
+                f"task.{role}={given}: columns of {printable(path)} are numbers, counted from 1, not names"
+            )
         return int(given)
 
 
@@ -162,7 +170,7 @@ def _entity(item: Any, name: str, text: str, spans: Spans) -> Entity:
         finer = begin in {a for a, _ in parts} and stop in {b for _, b in parts}
         raise DataError(
             f"{name}, {inside[:40]!r}, begins or ends inside {text[first[0] : last[1]][:40]!r}: "
-            f"set unit={'part' if finer else 'character'}"
+            f"set task.unit={'part' if finer else 'character'}"
         )
     return Entity(str(kind), words[0], words[-1] + 1)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -10,7 +11,10 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.errors import DataError
+from bertsmith import config
+from bertsmith.config import did_you_mean
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.metrics.classification import MatchCounts
 from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Row
@@ -88,6 +92,23 @@ class Dataset:
     submit: Submit = lambda examples, predictions: {}  # the benchmark's submission files by name
 
 
+def task_names() -> list[str]:
+    """Every task as on the command line: `classification`, or `glue/cola` for a member of a benchmark."""
+    members = {kind: getattr(config.find_kind(FOLDER, kind), "MEMBERS", {}) for kind in config.kinds(FOLDER)}
+    return [name for kind, names in members.items() for name in ([f"{kind}/{one}" for one in names] or [kind])]
+
+
+def unknown_task(name: str) -> ConfigError:
+    """The error for a name that is not a task: the members of a benchmark, or the nearest task."""
+    known = task_names()
+    if members := [one for one in known if one.startswith(f"{name}/")]:
+        return ConfigError(f"{name} has several tasks: choose one of {', '.join(members)}")
+    plain = {one.rpartition("/")[2].replace("-", "").lower(): one for one in known}
+    same = plain.get(name.replace("-", "").lower())
+    near = f"; did you mean {same}?" if same else did_you_mean(name, known)
+    return ConfigError(f"{name!r} is not among the tasks: {', '.join(config.kinds(FOLDER))}{near}")
+
+
 class Task:
     """Examples of up to three splits, their rows, and the decoding and scoring of predictions."""
 
@@ -154,6 +175,17 @@ class Task:
         """Head settings fitted on labelled examples, such as the no-answer threshold of SQuAD 2.0."""
         return {}
 
+    def refitted(self, predictions: Sequence[Prediction], fitted: Mapping[str, Any]) -> list[Prediction]:
+        """The predictions with the settings of `fitted_head_config`, where these change them."""
+        return list(predictions)
+
+    def use_head_config(self, config: Any) -> None:
+        """Takes over what the config of a trained head has for predictions, such as thresholds."""
+
+    def label_matches(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, MatchCounts]:
+        """Counts of each label, for tasks without a confusion matrix."""
+        return {}
+
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         """The confidence interval of `main_metric`."""
         raise NotImplementedError
@@ -193,6 +225,19 @@ class LabelTask(Task):
 
     def head_config(self) -> dict[str, Any]:
         return {"kind": self.objective, "labels": list(self.labels)}
+
+    def gold_labels(self, examples: Sequence[Example]) -> Iterator[str]:
+        """The gold labels of all examples."""
+        return (example.gold for example in examples)
+
+    def balanced_weights(self, examples: Sequence[Example]) -> list[float]:
+        """A weight for each label: labels / (occurring classes * labels of the class), as scikit-learn's "balanced".
+
+        A class that does not occur has the weight 1.
+        """
+        counts = Counter(self.gold_labels(examples))
+        mean = counts.total() / max(1, len(counts))
+        return [mean / counts[label] if counts[label] else 1.0 for label in self.labels]
 
 
 class TaskConfig(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.config import did_you_mean
-from bertsmith.errors import ConfigError, DataError
+from bertsmith.errors import ConfigError, DataError, DataWarning
 from bertsmith.metrics import classification, confidence, regression
 from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tasks.tables import join_names
@@ -29,6 +30,7 @@ METRICS: dict[str, Callable[[NDArray[np.int64]], NDArray[np.float64]]] = {
 }
 CORRELATIONS = {"pearson": regression.batched_pearson, "spearman": regression.batched_spearman}
 _INTEGER = re.compile(r"[+-]?\d+")
+SEPARATORS = "|;,"  # between several labels in one cell
 _FEW_ROWS = 20  # with fewer rows every label may differ
 
 
@@ -118,14 +120,8 @@ class ClassificationTask(TextTask, LabelTask):
             self._check_settings()
             return
         labelled = [example for example in examples if example.gold is not None]
-        known = set(self.labels) if labelled else set()
         for example in labelled:
-            if example.gold not in known:
-                near = did_you_mean(example.gold, self.labels)
-                raise DataError(
-                    f"{example.source}: label {example.gold[:40]!r} is not one of the known labels "
-                    f"({join_names(self.labels)}){near}"
-                )
+            check_known_labels(example, (example.gold,), self.labels)
 
     def target(self, example: Example) -> int | None:
         return None if example.gold is None else self.labels.index(example.gold)
@@ -138,11 +134,11 @@ class ClassificationTask(TextTask, LabelTask):
         return Prediction(self.labels[best], float(probabilities[best]), {"probabilities": by_label})
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
-        table = classification.confusion_matrix(*_pairs(examples, predictions), labels=self.labels).counts
+        table = classification.confusion_matrix(*gold_and_predicted(examples, predictions), labels=self.labels).counts
         return {name: float(self._metric(name)(table)) for name in self.metrics if name != "f1" or self.positive}
 
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
-        gold, predicted = _pairs(examples, predictions)
+        gold, predicted = gold_and_predicted(examples, predictions)
         if self.main_metric == "accuracy":
             return confidence.wilson(sum(a == b for a, b in zip(gold, predicted, strict=True)), len(gold))
         if self.main_metric != "f1":
@@ -170,25 +166,13 @@ class ClassificationTask(TextTask, LabelTask):
     def _check_settings(self) -> None:
         if self._positive and self._positive not in self._labels:
             near = did_you_mean(self._positive, self._labels)
-            raise ConfigError(f"positive={self._positive} is not one of the labels ({join_names(self._labels)}){near}")
+            raise ConfigError(
+                f"task.positive={self._positive} is not one of the labels ({join_names(self._labels)}){near}"
+            )
         if self.main_metric == "f1" and not self.positive:
-            raise ConfigError(f"main_metric=f1 needs one of the {len(self._labels)} labels: set positive=LABEL")
-
-
-class MultiLabelTask(ClassificationTask):
-    """Any number of labels for each text, each with its own probability; for predictions only."""
-
-    objective = "multi_label"
-
-    @property
-    def positive(self) -> str:
-        return self._positive
-
-    def prediction(self, example: Example, logits: NDArray[np.float64]) -> Prediction:
-        by_label = dict(zip(self.labels, (1 / (1 + np.exp(-logits))).tolist(), strict=True))
-        return Prediction(
-            [label for label, share in by_label.items() if share > 0.5], detail={"probabilities": by_label}
-        )
+            raise ConfigError(
+                f"task.main_metric=f1 needs one of the {len(self._labels)} labels: set task.positive=LABEL"
+            )
 
 
 class RegressionTask(TextTask):
@@ -209,7 +193,7 @@ class RegressionTask(TextTask):
         return Prediction(number)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
-        sides = _pairs(examples, predictions)
+        sides = gold_and_predicted(examples, predictions)
         metrics = (regression.pearson, regression.spearman, regression.mean_squared_error)
         scores = {metric.__name__: metric(*sides) for metric in metrics}
         if self.threshold is not None:
@@ -218,7 +202,9 @@ class RegressionTask(TextTask):
         return scores
 
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
-        return confidence.bootstrap_regression(*_pairs(examples, predictions), CORRELATIONS[self.main_metric])
+        return confidence.bootstrap_regression(
+            *gold_and_predicted(examples, predictions), CORRELATIONS[self.main_metric]
+        )
 
     def case(self, index: int, example: Example, prediction: Prediction) -> Case:
         error = abs(example.gold - prediction.value)
@@ -261,7 +247,7 @@ class MultipleChoiceTask(TextTask):
         return {"accuracy": self.interval(examples, predictions).value}
 
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
-        gold, predicted = _pairs(examples, predictions)
+        gold, predicted = gold_and_predicted(examples, predictions)
         return confidence.wilson(sum(a == b for a, b in zip(gold, predicted, strict=True)), len(gold))
 
     def case(self, index: int, example: Example, prediction: Prediction) -> Case:
@@ -282,7 +268,7 @@ def encode_texts(texts: Iterable[str], tokenizer: Tokenizer) -> dict[str, Encode
     return encoded
 
 
-def _pairs(examples: Sequence[Example], predictions: Sequence[Prediction]) -> tuple[list[Any], list[Any]]:
+def gold_and_predicted(examples: Sequence[Example], predictions: Sequence[Prediction]) -> tuple[list[Any], list[Any]]:
     """Gold and predicted values."""
     gold = gold_values(examples, "no label, so the split cannot be scored: score another split")
     return gold, [prediction.value for prediction in predictions]
@@ -310,14 +296,61 @@ def benchmark_labels(name: str, own: Sequence[str], given: Sequence[str]) -> Seq
     return given or own
 
 
+def check_known_labels(example: Example, gold: Iterable[str], known: Sequence[str]) -> None:
+    """Raises a DataError if a label of an example is not a known one."""
+    for label in gold:
+        if label not in known:
+            raise DataError(
+                f"{example.source}: label {label[:40]!r} is not one of the known labels "
+                f"({join_names(known)}){did_you_mean(label, known)}"
+            )
+
+
+def separator_of(labels: Iterable[str]) -> tuple[str, str] | None:
+    """The separator of labels such as A|B whose parts are labels of other rows, with the most frequent of them.
+
+    None unless they are at least one row in a hundred.
+    """
+    counts = Counter(labels)
+    for separator in SEPARATORS:
+        parts = {label: [part.strip() for part in label.split(separator)] for label in counts if separator in label}
+        uses = Counter(part for some in parts.values() for part in set(some))
+        several = [
+            label
+            for label, some in parts.items()
+            if any(part in counts for part in some) and all(part in counts or uses[part] > 1 for part in some)
+        ]
+        if 100 * sum(counts[label] for label in several) >= max(counts.total(), 1):
+            return separator, max(several, key=lambda label: counts[label])
+    return None
+
+
+def note_similar_labels(labels: Sequence[str]) -> None:
+    """A `DataWarning` for labels that differ only in case or white space."""
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        groups.setdefault("".join(label.split()).casefold(), []).append(label)
+    for group in (group for group in groups.values() if len(group) > 1):
+        shown = " and ".join(map(repr, group))
+        warnings.warn(f"the labels {shown} differ only in case or white space: are they the same?", DataWarning, 2)
+
+
 def _train_labels(name: str, examples: Sequence[Example]) -> tuple[str, ...]:
     labels = sort_labels(example.gold for example in examples)
     where = examples[0].source.rpartition(":")[0]
+    lists = [label for label in labels if label.startswith("[") and label.endswith("]")]
+    if several := separator_of(example.gold for example in examples) if not lists else ("", lists[0]):
+        setting = f' task.separator="{several[0]}"' if several[0] else ""
+        raise DataError(
+            f"{where}: labels such as {several[1][:40]!r} look like several labels in one: use the task "
+            f"multi_label{setting and ' with' + setting}, or replace the separator in the file"
+        )
+    note_similar_labels(labels)
     if len(labels) < 2:
         raise DataError(f"{where}: every row has the label {labels[0]!r}: {name} needs at least two labels")
     if len(examples) > _FEW_ROWS and 2 * len(labels) > len(examples):
         raise DataError(
             f"{where}: {len(labels):,} different labels in {len(examples):,} rows, such as {join_names(labels, 3)}: "
-            "set label=COLUMN to another column, or use the task regression for numbers"
+            "set task.label=COLUMN to another column, or use the task regression for numbers"
         )
     return labels

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -11,15 +13,15 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.errors import DataError
+from bertsmith.errors import DataError, DataWarning
 from bertsmith.metrics import sequence_labelling
-from bertsmith.metrics.classification import f1_from_counts, macro_f1
+from bertsmith.metrics.classification import accuracy, f1_from_counts, macro_f1, ratio
 from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap
 from bertsmith.metrics.sequence_labelling import Entity, Scheme, score_entities, tags_to_entities
 from bertsmith.tasks import tagged_text
 from bertsmith.tasks.tagged_text import OUTSIDE, Sentence, Spans, TaggingConfig, Unit, WordFeatures, word_spans
 from bertsmith.tasks.task import Case, Dataset, Example, Features, LabelTask, Prediction, gold_values
-from bertsmith.tasks.text_tasks import softmax
+from bertsmith.tasks.text_tasks import note_similar_labels, softmax, sort_labels
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 Tags = list[list[str]]
@@ -29,6 +31,7 @@ NOTHING, OTHER_BOUNDS = "nothing", "other bounds"
 class TokenClassificationTask(LabelTask):
     """Each word gets a tag. The labels are O, and B and I of each entity type: those of train if none are given.
 
+    Of `plain` labels, such as parts of speech, words are scored and not entities, and the main metric is `accuracy`.
     `dataset.read` returns sentences with tags in the scheme of the file.
     `strict`: entities as in seqeval's strict mode, and the main metric is `macro_f1` over the types, as in KLUE-NER.
     Otherwise entities as in conlleval and the main metric is `f1`.
@@ -48,7 +51,9 @@ class TokenClassificationTask(LabelTask):
         unit: Unit = "word",
         strict: bool = False,
     ) -> None:
-        tagged_text.check_model_labels(labels or (OUTSIDE,))
+        plain = config.scheme == "plain" or tagged_text.is_plain(labels)
+        if not plain:
+            tagged_text.check_model_labels(labels or (OUTSIDE,))
         super().__init__(name, dataset)
         self.config = config
         self.unit: Unit = unit
@@ -57,13 +62,31 @@ class TokenClassificationTask(LabelTask):
         self.max_length = 512 if config.context == "document" else 128
         self.length_unit = "characters" if unit == "character" else "words"
         self._labels = tuple(labels)
+        self.plain = False
+        if plain:
+            self._use_plain_labels()
+
+    def _use_plain_labels(self) -> None:
+        self.plain = True
+        if self.main_metric == "f1":
+            self.main_metric = "accuracy"
 
     def read(self, path: Path, split: str) -> Sequence[Example]:
+        if split != "train" and not self._labels and self.has_split("train"):
+            self.examples("train")  # whether labels are plain is detected there
         sentences = cast(Sequence[Sentence], super().read(path, split))
         if split != "test":
             gold_values(sentences, f"no tags, but every sentence of {split} needs them")
         if self.config.context == "document" and not any(sentence.document for sentence in sentences):
-            raise DataError(f"{path} marks no documents: set context=sentence")
+            raise DataError(f"{path} marks no documents: set task.context=sentence")
+        if not self._labels and self.config.scheme == "detect" and tagged_text.is_plain(self.gold_labels(sentences)):
+            self._use_plain_labels()
+            if OUTSIDE in self.gold_labels(sentences):
+                note = "no tag has B- or I- and a type, so words are scored and not entities (task.scheme=plain)"
+                warnings.warn(f"{path}: {note}", DataWarning, stacklevel=2)
+        if self.plain:
+            self.detected[f"{split}: scheme"] = "plain"
+            return [replace(sentence, scheme="plain") for sentence in sentences]
         sentences, scheme = tagged_text.in_iob2(sentences, self.config.scheme)
         if scheme:
             self.detected[f"{split}: scheme"] = scheme
@@ -71,9 +94,14 @@ class TokenClassificationTask(LabelTask):
 
     def check(self, split: str, examples: Sequence[Example]) -> None:
         if split == "train" and not self._labels:
-            self._labels = tagged_text.labels_of_train(examples)
+            tags = self.gold_labels(examples)
+            self._labels = sort_labels(tags) if self.plain else tagged_text.labels_of_train(examples)
+            note_similar_labels(self._labels)
         if any(example.gold is not None for example in examples):
             tagged_text.check_tags(examples, self.labels)
+
+    def gold_labels(self, examples: Sequence[Example]) -> Iterator[str]:
+        return (tag for example in examples for tag in example.gold or ())
 
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool = False
@@ -95,7 +123,10 @@ class TokenClassificationTask(LabelTask):
     def decode(
         self, examples: Sequence[Example], features: Sequence[Features], logits: Sequence[NDArray[np.float32]]
     ) -> list[Prediction]:
-        """IOB2 tags; `detail` has the entities, and as `unread` the indices of words without a token."""
+        """IOB2 tags; `detail` has the entities, and as `unread` the indices of words without a token.
+
+        Of plain labels, `detail` has the probability of each word's label. A word without a token gets the first label.
+        """
         spans = [word_spans(example, self.unit) for example in examples]
         predictions = []
         for example, words, some in zip(examples, spans, predict_words(spans, features, logits), strict=True):
@@ -103,13 +134,21 @@ class TokenClassificationTask(LabelTask):
             scores = np.zeros(len(words))
             for one in some:
                 tag = self.labels[one.number]
-                predicted[one.word], scores[one.word] = _continued(tag) if one.shared else tag, one.score
-            predictions.append(_prediction(example, words, predicted, scores))
+                tag = _continued(tag) if one.shared and not self.plain else tag
+                predicted[one.word], scores[one.word] = tag, one.score
+            prediction = _prediction(example, words, predicted, scores, fill=self.labels[0] if self.plain else "")
+            predictions.append(prediction)
         return predictions
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
-        """F1, precision and recall of entities, overall and by type, and the accuracy of tags."""
+        """F1, precision and recall of entities, overall and by type, and the accuracy of tags.
+
+        Of plain labels the accuracy of words and the mean F1 of the labels that occur.
+        """
         gold, predicted = self._scored_tags(examples, predictions)
+        if self.plain:
+            sides = [list(chain.from_iterable(side)) for side in (gold, predicted)]
+            return {"accuracy": accuracy(*sides), "macro_f1": macro_f1(*sides)}
         result = score_entities(gold, predicted, scheme=self.scheme)
         metrics = ("f1", "precision", "recall")
         scores = {metric: getattr(result.overall, metric) for metric in metrics}
@@ -123,6 +162,9 @@ class TokenClassificationTask(LabelTask):
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         """By resampling sentences."""
         gold, predicted = self._scored_tags(examples, predictions)
+        if self.plain:
+            correct = [[sum(map(str.__eq__, a, b)), len(a)] for a, b in zip(gold, predicted, strict=True)]
+            return bootstrap(correct, lambda sums: ratio(sums[..., 0], sums[..., 1]))
         if self.scheme is None:
             counts = sequence_labelling.entity_counts(gold, predicted)
             return bootstrap(counts, lambda sums: f1_from_counts(sums[..., :3]))
@@ -146,6 +188,9 @@ class TokenClassificationTask(LabelTask):
 
     def cases(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
         cases: list[Case] = []
+        if self.plain:
+            pairs = zip(examples, predictions, strict=True)
+            return [case for index, pair in enumerate(pairs) for case in self._word_cases(index, *pair)]
         tags = self._scored_tags(examples, predictions)
         for index, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
             gold, predicted = (tags_to_entities(side[index], scheme=self.scheme) for side in tags)
@@ -153,12 +198,27 @@ class TokenClassificationTask(LabelTask):
             cases += _EntityCases(index, example, prediction, self._scored_words(example), spans).cases(gold, predicted)
         return cases
 
+    def _word_cases(self, index: int, example: Example, prediction: Prediction) -> Iterator[Case]:
+        """One case per word of plain labels."""
+        scores = prediction.detail.get("scores") or [prediction.score] * len(prediction.value)
+        spans = word_spans(example, self.unit)
+        for word in self._scored_words(example):
+            cell = example.gold[word], prediction.value[word]
+            here = replace(example, source=tagged_text.word_source(example, word))
+            gold, predicted = (f"{label}: {example.texts[0][slice(*spans[word])]}" for label in cell)
+            yield Case.of(index, here, gold, predicted, scores[word], cell=cell)
+
     def confusion_labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        if self.plain:
+            return self.labels, self.labels
         types = tuple(dict.fromkeys(label[2:] for label in self.labels if label != OUTSIDE))
         labels = (*types, *self.pseudo_labels)
         return labels, labels
 
     def baseline(self, examples: Sequence[Example]) -> tuple[str, list[Prediction]]:
+        if self.plain:
+            most = Counter(self.gold_labels(examples)).most_common(1)[0][0]
+            return f"always {most}", [Prediction((most,) * len(example.gold)) for example in examples]
         return "never an entity", [Prediction((OUTSIDE,) * len(example.gold)) for example in examples]
 
     def reachable(self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int) -> float:
@@ -213,16 +273,21 @@ def predict_words(
     return [sorted(some) for some in found]
 
 
-def _prediction(example: Example, spans: Spans, predicted: list[str | None], scores: NDArray[np.float64]) -> Prediction:
+def _prediction(
+    example: Example, spans: Spans, predicted: list[str | None], scores: NDArray[np.float64], *, fill: str
+) -> Prediction:
+    """`fill`: of plain labels, that of words without a token."""
     read = np.array([tag is not None for tag in predicted], bool)
-    text, value = example.texts[0], _with_unread_words(predicted)
+    text, mean = example.texts[0], float(scores[read].mean()) if read.any() else 0.0
+    unread = [word for word in np.flatnonzero(~read).tolist() if not text[slice(*spans[word])].isspace()]
+    if fill:
+        return Prediction(tuple(tag or fill for tag in predicted), mean, {"scores": scores.tolist(), "unread": unread})
+    value = _with_unread_words(predicted)
     entities: list[Mapping[str, Any]] = []
     for kind, begin, end in tags_to_entities(value):
         start, stop = spans[begin][0], spans[end - 1][1]
         score = float(scores[begin:end][read[begin:end]].mean())
         entities.append({"kind": kind, "start": start, "end": stop, "text": text[start:stop], "score": score})
-    unread = [word for word in np.flatnonzero(~read).tolist() if not text[slice(*spans[word])].isspace()]
-    mean = float(scores[read].mean()) if read.any() else 0.0
     return Prediction(tuple(value), mean, {"entities": entities, "unread": unread})
 
 
@@ -257,7 +322,9 @@ def _column_lines(sentence: Sentence, prediction: Prediction) -> list[str]:
     if not sentence.cells:
         return []
     separator = "\t" if "\t" in sentence.cells[0] else " "
-    predicted = sequence_labelling.convert_tags(prediction.value, to=sentence.scheme)
+    predicted = prediction.value
+    if sentence.scheme != "plain":
+        predicted = sequence_labelling.convert_tags(predicted, to=sentence.scheme)
     opening = [f"{sentence.opening.rstrip()}{separator}{OUTSIDE}", ""] if sentence.opening else []
     return [*opening, *(f"{line}{separator}{tag}" for line, tag in zip(sentence.cells, predicted, strict=True)), ""]
 

@@ -19,7 +19,15 @@ from bertsmith.system.devices import cached_peak_flops, choose_device
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.distributed import World, join_process_group
-from bertsmith.training.finetune_data import FinetuneLoader, TaskData, build_task, predict, prepare
+from bertsmith.training.finetune_data import (
+    FinetuneLoader,
+    TaskData,
+    build_task,
+    label_weights,
+    predict,
+    prepare,
+    sampled_classes,
+)
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.loop import run_training
 from bertsmith.training.recipe import FinetuneConfig
@@ -33,7 +41,7 @@ OBJECTIVES = "bertsmith.objectives"
 
 def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokenizer, list[str]]:
     """The encoder of the model folder with a new head for the task, and notes for the user."""
-    given = {**task.head_config(), **settings.head}
+    given = {**task.head_config(), **settings.head, **label_weights(settings, task)}
     head = config.from_dict(config.find_kind(OBJECTIVES, task.objective).Config, given, "head")
     options: dict[str, Any] = {"tokenizer": settings.tokenizer, "dropout": settings.dropout, "seed": settings.seed}
     model, tokenizer, facts = open_for(settings.model, [head], **options)
@@ -137,6 +145,7 @@ def _make_loader(
         steps=settings.steps(len(data.train)),
         seed=settings.seed,
         world=world,
+        classes=sampled_classes(settings, data),
         static_shape=static_shape,
     )
 
@@ -204,8 +213,8 @@ class FinetuneRun(Run):
         task, bf16 = self.data.task, self.trainer.forward_backward.bf16
         dev, length = self.data.dev, self.data.max_length
         predictions = predict(self.model, task, dev, self.tokenizer, length=length, bf16=bf16)
-        scores = task.score(dev, predictions)
         self.fitted = task.fitted_head_config(dev, predictions)
+        scores = task.score(dev, task.refitted(predictions, self.fitted))
         summary = " · ".join(f"{name} {value:.4f}" for name, value in scores.items() if "/" not in name)
         metrics = {"cost": -scores[task.main_metric], **{f"score/{name}": value for name, value in scores.items()}}
         return Evaluation(metrics, metrics["cost"], f"dev {summary}")

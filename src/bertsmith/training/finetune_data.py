@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -16,15 +16,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertsmith.config import did_you_mean
 from bertsmith.data.collate import collate, rows_needed
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives.objective import SelectedRows, objective_class, objectives_with
+from bertsmith.tasks.tables import join_names
 from bertsmith.tasks.task import Example, Features, LabelTask, Prediction, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.tokenizers.unknown_words import check_unknown_words
 from bertsmith.training.distributed import World
+from bertsmith.training.plan import micro_batch_advice
 from bertsmith.training.prefetch import Prefetcher
 from bertsmith.training.recipe import FinetuneConfig
 from bertsmith.types import Batch
@@ -100,7 +103,9 @@ def prepare(settings: FinetuneConfig, task: Task, tokenizer: Tokenizer, *, posit
     """Reads the files and makes the features."""
     length = settings.max_length or min(task.max_length, positions)
     if length > positions:
-        raise ConfigError(f"max_length={length} exceeds the {positions} positions of {settings.model}: reduce it")
+        raise ConfigError(
+            f"max_length={length} exceeds the {positions} positions of {settings.model}: write max_length={positions}"
+        )
     examples, dev = train_and_dev(settings, task)
     features = task.rows(examples, tokenizer, max_length=length, training=True)
     if not features:
@@ -121,8 +126,8 @@ def prepare(settings: FinetuneConfig, task: Task, tokenizer: Tokenizer, *, posit
 
 def count_classes(task: Task, examples: Sequence[Example]) -> dict[str, int]:
     """How often each label occurs, the most frequent first; empty for tasks without labels."""
-    golds = [example.gold for example in examples if example.gold is not None] if isinstance(task, LabelTask) else []
-    counts = Counter(label for gold in golds for label in ([gold] if isinstance(gold, str) else gold))
+    labelled = [example for example in examples if example.gold is not None]
+    counts = Counter(task.gold_labels(labelled) if isinstance(task, LabelTask) else ())
     return {str(label): count for label, count in sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))}
 
 
@@ -151,6 +156,36 @@ def train_and_dev(settings: FinetuneConfig, task: Task) -> tuple[list[Example], 
             f"{len(dev):,} for dev: both need some"
         )
     return kept[:limit], dev
+
+
+def label_weights(settings: FinetuneConfig, task: Task) -> dict[str, Any]:
+    """The weights of `head.class_weights` or `head.positive_weights` in the order of the labels."""
+    weights: dict[str, Any] = {}
+    for key, given in settings.head.items():
+        if key not in ("class_weights", "positive_weights") or not isinstance(task, LabelTask):
+            continue
+        if given == "balanced":
+            weights[key] = task.balanced_weights(train_and_dev(settings, task)[0])
+        elif isinstance(given, Mapping):
+            for label in given:
+                if label not in task.labels:
+                    near = did_you_mean(label, task.labels)
+                    raise ConfigError(f"head.{key}: {label!r} is not a label ({join_names(task.labels)}){near}")
+            weights[key] = [given.get(label, 1.0) for label in task.labels]
+        elif not isinstance(given, Sequence) or isinstance(given, str):
+            raise ConfigError(f"head.{key}={given} must be balanced, or a table such as {{{task.labels[0]} = 2.0}}")
+    return weights
+
+
+def sampled_classes(settings: FinetuneConfig, data: TaskData) -> NDArray[np.int64] | None:
+    """The class of each of the training features for balanced sampling; None without it."""
+    if settings.sampling == "all":
+        return None
+    if objective_class(data.task.objective).pipeline != "text-classification":
+        raise ConfigError(
+            f"sampling=balanced needs one label for each example, which {settings.name} does not have: leave it out"
+        )
+    return np.array([one.target for one in data.train], np.int64)
 
 
 def dev_examples(settings: FinetuneConfig, task: Task) -> list[Example]:
@@ -190,23 +225,44 @@ def make_batch(
     return collate(rows, labels={objective: labels}, sample_ids=sample_ids, **shared)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SampleOrder:
-    """The endless order of training samples: each epoch is a permutation of its own."""
+    """The endless order of training samples: each epoch is a permutation of its own.
+
+    With `classes`, the class of each sample, an epoch of the same size has all classes equally often.
+    """
 
     count: int
     seed: int
+    classes: NDArray[np.int64] | None = None
 
     def take(self, first: int, count: int) -> list[tuple[int, int]]:
-        """(epoch, sample) of `count` positions of the order, from `first` on."""
-        positions = [divmod(position, self.count) for position in range(first, first + count)]
-        return [(epoch, int(_permutation(self.count, self.seed, epoch)[index])) for epoch, index in positions]
+        """(unique id, sample) of `count` positions of the order, from `first` on."""
+        taken = []
+        for position in range(first, first + count):
+            epoch, index = divmod(position, self.count)
+            sample = int(_samples_of(self, epoch)[index])
+            taken.append((position if self.classes is not None else epoch * self.count + sample, sample))
+        return taken
+
+    def draw(self, epoch: int) -> NDArray[np.int64]:
+        """The samples of an epoch."""
+        generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
+        if self.classes is None:
+            permutation: NDArray[np.int64] = generator.permutation(self.count)
+            return permutation
+        members = [np.flatnonzero(self.classes == one) for one in generator.permutation(np.unique(self.classes))]
+        sizes = [len(part) for part in np.array_split(np.arange(self.count), len(members))]
+        drawn = []
+        for some, size in zip(members, sizes, strict=True):  # all samples of a class before one is repeated
+            repeated = [generator.permutation(some) for _ in range(-(-size // len(some)))]
+            drawn.append(np.concatenate([*repeated, some[:0]])[:size])
+        return generator.permutation(np.concatenate(drawn))
 
 
 @lru_cache(maxsize=4)
-def _permutation(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    permutation: NDArray[np.int64] = np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(count)
-    return permutation
+def _samples_of(order: SampleOrder, epoch: int) -> NDArray[np.int64]:
+    return order.draw(epoch)
 
 
 class FinetuneLoader(Prefetcher):
@@ -224,17 +280,22 @@ class FinetuneLoader(Prefetcher):
         steps: int,
         seed: int,
         world: World,
+        classes: NDArray[np.int64] | None = None,
         static_shape: bool = True,
     ) -> None:
-        """`static_shape`: on a GPU all batches have one shape, so that one compiled or captured graph serves them."""
+        """`static_shape`: on a GPU all batches have one shape, so that one compiled or captured graph serves them.
+
+        `classes`: of the features, for balanced sampling.
+        """
         super().__init__(self._make, source="the task")
         self.features, self.objective, self.length, self.padding_id = features, objective, length, padding_id
         self.batch_size, self.world = batch_size, world
         self.micro_batch_size = micro_batch_size or max(batch_size // world.size, 1)
-        self.order, self.steps = SampleOrder(len(features), seed), steps
+        self.order, self.steps = SampleOrder(len(features), seed, classes), steps
         if batch_size % (self.micro_batch_size * world.size):
             sizes = f"micro-batches of {self.micro_batch_size} on {world.size} ranks"
-            raise ConfigError(f"{sizes} do not divide steps of {batch_size} evenly")
+            advice = micro_batch_advice(batch_size, self.micro_batch_size, world.size)
+            raise ConfigError(f"{sizes} do not divide steps of {batch_size} evenly{advice}")
         self.shape = self._static_shape(steps) if static_shape and world.device.type == "cuda" else None
 
     def _make(self, step: int) -> list[Batch]:
@@ -245,7 +306,7 @@ class FinetuneLoader(Prefetcher):
     def _batch(self, first: int) -> Batch:
         taken = self.order.take(first, self.micro_batch_size)
         features = [self.features[number] for _, number in taken]
-        samples = [epoch * self.order.count + number for epoch, number in taken]
+        samples = [sample_id for sample_id, _ in taken]
         sizes: dict[str, Any] = {"length": self.length, "padding_id": self.padding_id, "shape": self.shape}
         batch = make_batch(features, self.objective, samples=samples, **sizes)
         if self.shape:

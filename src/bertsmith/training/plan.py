@@ -73,7 +73,7 @@ class Schedule:
                 return min(progress / warmup if rising else 1.0, self.floor + (1 - self.floor) * factor)
             case "inverse_root":
                 if not warmup:
-                    raise ConfigError("schedule.kind=inverse_root decays from the end of the warm-up: set warmup")
+                    raise ConfigError("schedule.kind=inverse_root decays from the end of the warm-up: set warmup=0.1")
                 return progress / warmup if rising else math.sqrt(warmup / progress)
             case "slanted_triangle":
                 # differs from the paper: where the cut is not a whole number of steps, its p ends a little below 0
@@ -160,6 +160,12 @@ class BatchSizeWarmup:
             raise ConfigError("batch_size_warmup: initial, steps and multiple must be at least 1")
 
 
+def micro_batch_advice(batch_size: int, micro_batch_size: int, ranks: int) -> str:
+    """The largest micro-batch that divides steps evenly, as advice at the end of an error."""
+    sizes = (size for size in range(micro_batch_size, 0, -1) if batch_size % (size * ranks) == 0)
+    return next((f": write micro_batch_size={size}" for size in sizes), f": {ranks} ranks must divide them")
+
+
 @dataclass(frozen=True)
 class BatchSizes:
     """The rows of each step, on all ranks together."""
@@ -193,12 +199,11 @@ class BatchSizes:
         growing = min(step, self.warmup.steps if self.warmup else 0)
         return self._sums[growing] + (step - growing) * self.full
 
-    def micro_batches(self, step: int, rows: int) -> range:
+    def micro_batches(self, step: int, rows: int, ranks: int = 1) -> range:
         """The micro-batches of a step, counted from the start of the run; `rows` of each, on all ranks together."""
         if self.increment % rows:
-            raise ConfigError(
-                f"micro-batches of {rows} rows on all ranks do not divide steps of {self.full} rows evenly"
-            )
+            found = f"micro-batches of {rows} rows on all ranks do not divide steps of {self.full} rows evenly"
+            raise ConfigError(found + micro_batch_advice(self.increment, rows // ranks, ranks))
         return range(self.before(step) // rows, self.before(step + 1) // rows)
 
     @property

@@ -113,7 +113,7 @@ class PretrainLoader(Prefetcher):
         self._workers = FunctionWorkers(packing.batch, workers) if workers else None
         self.recipe, self.packing, self.world = recipe, packing, world
         self.rows = recipe.rank_rows(world.size) * world.size
-        recipe.batch_sizes.micro_batches(0, self.rows)  # raises where they do not divide evenly
+        recipe.batch_sizes.micro_batches(0, self.rows, world.size)  # raises where they do not divide evenly
 
     def _make(self, step: int) -> list[Batch]:
         pin = self.world.device.type == "cuda"

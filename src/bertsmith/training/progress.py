@@ -1,4 +1,6 @@
-"""Progress of a run on standard error: one live line on a terminal, with a chart on request; plain lines elsewhere."""
+"""Progress of a run on standard error: one live line on a terminal, with a chart on request, and in a notebook; plain
+lines elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import TextIO
 import torch
 
 from bertsmith.reports import text_charts
-from bertsmith.system.progress import fit_line, format_duration
+from bertsmith.system.progress import erase_line, fit_line, format_duration, is_live, is_notebook
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
 
@@ -58,12 +60,13 @@ class ProgressDisplay:
         """`flops` of one token, forward and backward, and `peak` FLOP/s of all devices give the MFU."""
         self.trainer, self.quiet, self.flops, self.peak = trainer, quiet, flops, peak
         self.stream = stream or sys.stderr
-        self.live = not quiet and self.stream.isatty()
-        self.chart = chart and self.live
+        self.live = not quiet and is_live(self.stream)
+        self.chart = chart and self.live and not is_notebook(self.stream)
         self.began, self.from_step = time.monotonic(), trainer.steps_done
         self.from_progress = self._progress(trainer.steps_done)
         self.throughput = Throughput()
-        self._last, self._lines = 0.0, 0
+        self._last = 0.0
+        self._shown: list[str] = []  # live lines
         self._curves: dict[str, tuple[list[float], list[float]]] = {}
 
     def _progress(self, step: int) -> float:
@@ -119,20 +122,20 @@ class ProgressDisplay:
     def _draw(self, lines: list[str]) -> None:
         self.close()
         if self.live:
-            columns = shutil.get_terminal_size().columns  # of the chart: a wrapped line could not be removed again
-            self.stream.write("\n".join(line[: columns - 1] for line in lines))
-            self._lines = len(lines)
+            columns = shutil.get_terminal_size().columns  # a wrapped line could not be removed again
+            self._shown = [line[: columns - 1] for line in lines]
+            self.stream.write("\n".join(self._shown))
         else:
             self.stream.write(lines[-1] + "\n")
         self.stream.flush()
 
     def close(self) -> None:
         """Removes the live lines."""
-        if self._lines:
-            up = f"\x1b[{self._lines - 1}A" if self._lines > 1 else ""
-            self.stream.write(f"\r{up}\x1b[J")
+        if self._shown:
+            above = len(self._shown) - 1
+            self.stream.write(f"\r\x1b[{above}A\x1b[J" if above else erase_line(self.stream, self._shown[0]))
             self.stream.flush()
-        self._lines = 0
+        self._shown = []
 
 
 def _memory(device: torch.device) -> int:

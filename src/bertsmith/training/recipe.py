@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import ConfigError
-from bertsmith.suggestions import OtherNames
+from bertsmith.system.suggestions import OtherNames
+from bertsmith.tasks.task import unknown_task
 from bertsmith.training.forward_backward import ComputeConfig, Precision, check_precision
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import BatchSizes, BatchSizeWarmup, Schedule, TrainingPlan, Unfreeze
@@ -123,7 +124,7 @@ class Recipe:
         if self.max_length > self.encoder.max_positions:
             raise ConfigError(
                 f"max_length={self.max_length} exceeds encoder.max_positions={self.encoder.max_positions}: "
-                "lower max_length or raise encoder.max_positions"
+                f"write max_length={self.encoder.max_positions} or encoder.max_positions={self.max_length}"
             )
         if self.save_every < 1 or self.eval_rows < 1:
             raise ConfigError("save_every and eval_rows must be at least 1")
@@ -217,6 +218,7 @@ class FinetuneConfig:
     optimizer: Annotated[Any, Registry("bertsmith.training.optimizers")] = field(default_factory=adamw.Config)
     precision: Precision = "auto"  # on CUDA bf16; weights and optimizer state stay fp32
     compute: ComputeConfig = field(default_factory=ComputeConfig)  # how steps are computed
+    sampling: Literal["all", "balanced"] = "all"  # balanced: an epoch draws each class equally often
     seed: int = 0  # of new heads, data order and dropout
     limit: int = 0  # training examples that are used, the first ones; 0: all
     dev_fraction: float = 0.0  # of the training examples, used as dev examples where the task has none
@@ -271,7 +273,12 @@ def task_name(settings: Any) -> str:
 def find_task(name: str) -> Any:
     """The settings of a task by its name on the command line, such as `glue/cola`."""
     kind, _, member = name.partition("/")
-    return config.from_dict(config.find_kind(TASKS, kind).Config, {"name": member} if member else {}, "task")
+    if kind not in config.kinds(TASKS):
+        raise unknown_task(name)
+    cls = config.find_kind(TASKS, kind).Config
+    if not member and any(item.name == "name" and item.default is MISSING for item in fields(cls)):
+        raise unknown_task(name)
+    return config.from_dict(cls, {"name": member} if member else {}, "task")
 
 
 def make_finetune_config(

@@ -23,15 +23,15 @@ class Scores:
     loss: float  # weighted sum of the terms
     losses: dict[str, float]
     accuracies: dict[str, float]  # of the terms that have one
-    counts: dict[str, int]  # labels
+    counts: dict[str, float]  # labels, or the sums of their class weights
 
     @classmethod
     def of(cls, numbers: Mapping[str, float], weights: Mapping[str, float]) -> Scores:
         """From `sum/TERM`, `count/TERM` and `correct/TERM`."""
-        counts = {name: int(numbers[f"count/{name}"]) for name in weights}
-        losses = {name: numbers[f"sum/{name}"] / max(1, counts[name]) for name in weights}
+        counts = {name: _integral(numbers[f"count/{name}"]) for name in weights}
+        losses = {name: numbers[f"sum/{name}"] / (counts[name] or 1) for name in weights}
         known = [name for name in weights if f"correct/{name}" in numbers]
-        accuracies = {name: numbers[f"correct/{name}"] / max(1, counts[name]) for name in known}
+        accuracies = {name: numbers[f"correct/{name}"] / (counts[name] or 1) for name in known}
         return cls(sum(weights[name] * mean for name, mean in losses.items()), losses, accuracies, counts)
 
     def metrics(self) -> dict[str, float]:
@@ -39,6 +39,10 @@ class Scores:
         losses = {f"loss/{name}": value for name, value in self.losses.items()}
         accuracies = {f"accuracy/{name}": value for name, value in self.accuracies.items()}
         return {"loss": self.loss, **losses, **accuracies}
+
+
+def _integral(number: float) -> float:
+    return int(number) if number == int(number) else number
 
 
 def exact_dtype(device: torch.device) -> torch.dtype:

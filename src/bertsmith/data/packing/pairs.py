@@ -46,8 +46,8 @@ class Config:
         index = DocumentIndex(shards)
         if self.random_next and len(index.documents) < 3:
             raise DataError(
-                f"the {shards.split} split of {shards.folder} has only one document, so no second segment can come "
-                "from another: prepare more text (is there a blank line between documents?), or set random_next=0"
+                f"the {shards.split} split of {shards.folder} has only one document, so no second segment is from "
+                "another: prepare more text (is there a blank line between documents?), or set packing.random_next=0"
             )
         return Pairs(self, shards, index, layout, seed=seed)
 

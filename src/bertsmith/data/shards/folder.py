@@ -62,7 +62,10 @@ def read_index(folder: Path) -> dict[str, Any]:
     if not (folder / INDEX).exists():
         if (folder / BUILDING).exists():
             raise DataError(f"the shards in {folder} are unfinished: run the same `bertsmith prepare` again")
-        raise DataError(f"{folder} is not a shard set, it has no {INDEX}: make one with `bertsmith prepare`")
+        found = f"is not a shard set, it has no {INDEX}" if folder.is_dir() else "does not exist"
+        found = "is a file, not a shard set" if folder.is_file() else found
+        corpus = folder if folder.is_file() else "CORPUS"
+        raise DataError(f"{folder} {found}: make one with `bertsmith prepare {corpus} --tokenizer DIR -o DIR`")
     return read_plan(folder / INDEX)
 
 

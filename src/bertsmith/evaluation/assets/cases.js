@@ -1,14 +1,14 @@
 // A sortable table of the cases behind a cell of the confusion matrix, or of the errors.
 import { element } from "./elements.js";
 
-const ID = 0, GOLD = 1, PREDICTION = 2, CONFIDENCE = 3, TEXTS = 4, SOURCE = 5, CORRECT = 6;
+const ID = 0, TRUE = 1, PREDICTED = 2, CONFIDENCE = 3, TEXTS = 4, SOURCE = 5, CORRECT = 6;
 const compared = new Intl.Collator("en", { numeric: true }).compare;
 
 // Fills the table of an evaluation page or panel; calls `chosen` with the selected cell.
 export function showCases(root, data, { cell = null, chosen = () => {} } = {}) {
   const place = (name) => root.querySelector(`#${name}`);
   const matrix = place("confusion"), table = place("cases");
-  const columns = [["gold", GOLD], ["prediction", PREDICTION], [data.confidence_title, CONFIDENCE], ["text", TEXTS], ["source", SOURCE]];
+  const columns = [["true", TRUE], ["predicted", PREDICTED], [data.confidence_title, CONFIDENCE], ["text", TEXTS], ["source", SOURCE]];
   const view = { cell: data.cells[cell] ? cell : null, column: CONFIDENCE, falling: true };
   const shown = (value) => (data.probabilities ? `${(value * 100).toFixed(1)} %` : value.toPrecision(3));
 
@@ -21,8 +21,8 @@ export function showCases(root, data, { cell = null, chosen = () => {} } = {}) {
   function line(number) {
     const one = data.cases[number];
     return element("tr", {},
-      element("td", {}, one[GOLD]),
-      element("td", { class: one[CORRECT] ? "right" : "wrong" }, one[PREDICTION]),
+      element("td", {}, one[TRUE]),
+      element("td", { class: one[CORRECT] ? "right" : "wrong" }, one[PREDICTED]),
       element("td", { class: "number" }, shown(one[CONFIDENCE])),
       element("td", { class: "text" }, ...one[TEXTS].map((part) => element("p", {}, part))),
       element("td", { class: "source", title: `id ${one[ID]}` }, one[SOURCE]),
@@ -34,8 +34,10 @@ export function showCases(root, data, { cell = null, chosen = () => {} } = {}) {
     const found = [...(view.cell ? data.cells[view.cell] : data.errors)].sort(order);
     const all = view.cell ? Number(button.textContent.replaceAll(",", "")) : data.error_count;
     place("examples").hidden = !found.length;
-    place("what").textContent = view.cell ? button.getAttribute("aria-label") : data.probabilities ? "Most confident errors" : "Largest errors";
-    place("count").textContent = `${found.length.toLocaleString("en")} of ${all.toLocaleString("en")}`;
+    place("what").textContent = view.cell ? button.getAttribute("aria-label") : "Errors";
+    const listed = data.probabilities ? "the most confident" : "the largest";
+    const which = view.cell || found.length === all ? "" : `, ${listed}`;
+    place("count").textContent = `${found.length.toLocaleString("en")} of ${all.toLocaleString("en")}${which}`;
     place("back").hidden = !view.cell;
     table.tBodies[0].replaceChildren(...found.map(line));
     for (const head of table.tHead.rows[0].cells) {

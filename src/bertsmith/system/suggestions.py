@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertsmith.errors import ConfigError
@@ -64,6 +64,12 @@ def not_an_override(change: str, following: Sequence[str]) -> ConfigError:
     if key and (equals or rest.startswith("=")) and rest.lstrip("="):
         return ConfigError(f"write {key}={value}{rest.lstrip('=')} without spaces")
     return ConfigError(f"{change!r} is not a setting: write setting=value, such as encoder.layers=4")
+
+
+def with_paths(message: str, names: Iterable[str], where: str) -> str:
+    """An error of a nested table with the full names of its settings: `encoder.width=130` instead of `width=130`."""
+    pattern = rf"(?<![\w.])({'|'.join(map(re.escape, names))})(?==)"
+    return re.sub(pattern, rf"{where}.\1", message) if where else message
 
 
 def as_written(where: str, value: Any, expected: str) -> str:

@@ -1,0 +1,183 @@
+"""From text to tokens: `train_tokenizer`, `load_tokenizer` and `prepare`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from bertsmith.api.settings import PathLike
+
+if TYPE_CHECKING:
+    from bertsmith.tokenizers.tokenizer import Tokenizer
+
+TokenizerKind = Literal["wordpiece", "byte_bpe", "bpe", "unigram", "words", "characters"]
+
+
+class ArrowData(Protocol):
+    """A table or array of pyarrow."""
+
+    def to_pylist(self) -> list[Any]: ...
+
+
+Corpus = PathLike | Iterable[Any] | ArrowData
+
+
+@dataclass(frozen=True)
+class Shards(os.PathLike[str]):
+    """A tokenized corpus on disk."""
+
+    folder: Path
+    documents: int
+    tokens: int  # of train; held-out documents are not counted
+    held_out_tokens: int
+    bytes: int
+    unknown_word_rate: float  # share of the words of the first documents that the tokenizer does not know
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+
+def train_tokenizer(
+    corpus: Corpus,
+    output: PathLike,
+    *,
+    vocab_size: int = 30_522,
+    kind: TokenizerKind = "wordpiece",
+    cased: bool = False,
+    settings: dict[str, Any] | None = None,
+    field: str = "text",
+    limit: int | None = None,
+    workers: int | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Tokenizer:
+    """Trains a tokenizer and saves it in a folder. The result does not depend on the number of workers.
+
+    Args:
+        corpus: Files, folders or glob patterns (txt, jsonl, csv, tsv, parquet, WikiExtractor; also compressed), or
+            documents in memory: an iterable of strings, a pandas Series or DataFrame, an Arrow table, a dataset.
+        output: The folder of the tokenizer.
+        vocab_size: Size of the vocabulary, special tokens included.
+        kind: `wordpiece` (BERT), `byte_bpe` (RoBERTa), `bpe` (GPT-1), `unigram` (ALBERT), `words` or `characters`.
+        cased: Keep upper case and accents.
+        settings: Further settings of this kind, such as `{"min_count": 3}`.
+        field: Column or key of the text, in tables.
+        limit: Read only the first documents.
+        workers: Processes; by default one per core where the corpus is large enough.
+        overwrite: Replace a tokenizer in the folder.
+        quiet: Do not show progress.
+
+    Example:
+        >>> import bertsmith as bs
+        >>> tokenizer = bs.train_tokenizer(["corpus/"], "tokenizer", vocab_size=500)
+        >>> tokenizer.vocab_size
+        500
+        >>> tokenizer.encode("the heat").ids.tolist() == bs.load_tokenizer("tokenizer").encode("the heat").ids.tolist()
+        True
+    """
+    from bertsmith import config
+    from bertsmith.data import prepare as data
+    from bertsmith.data.corpus import ReadOptions
+
+    chosen = config.update(
+        config.find_kind("bertsmith.tokenizers", kind).Config(),
+        {**({"lowercase": False} if cased else {}), **(settings or {})},
+    )
+    return data.train_tokenizer(
+        corpus,
+        Path(output),
+        settings=chosen,
+        vocab_size=vocab_size,
+        read_options=ReadOptions(field=field),
+        limit=limit,
+        workers=workers,
+        quiet=quiet,
+    )
+
+
+def load_tokenizer(folder: PathLike) -> Tokenizer:
+    """Loads the tokenizer of a tokenizer folder, a model folder or a run.
+
+    Args:
+        folder: The folder.
+
+    Example:
+        >>> import bertsmith as bs
+        >>> tokenizer = bs.load_tokenizer("tokenizer")
+        >>> tokenizer.decode(tokenizer.encode("heat").ids)
+        'heat'
+    """
+    from bertsmith.tokenizers.tokenizer import load
+
+    return load(Path(folder))
+
+
+def prepare(
+    corpus: Corpus,
+    output: PathLike,
+    *,
+    tokenizer: Tokenizer | PathLike,
+    held_out: float = 0.01,
+    unique: bool = False,
+    field: str = "text",
+    limit: int | None = None,
+    workers: int | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Shards:
+    """Tokenizes a corpus into shards of two bytes per token. The same call resumes after an interruption.
+
+    Args:
+        corpus: Files, folders or glob patterns, or documents in memory, as in `train_tokenizer`.
+        output: The folder of the shards.
+        tokenizer: A tokenizer, or the folder of one.
+        held_out: Fraction of the documents held out for evaluation, chosen by the hash of their text.
+        unique: Leave out exact duplicates of documents.
+        field: Column or key of the text, in tables.
+        limit: Read only the first documents.
+        workers: Processes; by default one per core where the corpus is large enough.
+        overwrite: Replace shards in the folder.
+        quiet: Do not show progress.
+
+    Example:
+        >>> import bertsmith as bs
+        >>> texts = (f"Document {number} is about iron. It is short." for number in range(200))
+        >>> shards = bs.prepare(texts, "shards", tokenizer="tokenizer", held_out=0.1)
+        >>> shards.documents
+        200
+    """
+    from bertsmith.data import prepare as data
+    from bertsmith.data.corpus import ReadOptions
+    from bertsmith.data.shards import remove_shard_set
+
+    folder = Path(output)
+    if overwrite:
+        remove_shard_set(folder)
+    index = data.prepare(
+        corpus,
+        folder,
+        tokenizer=_path(tokenizer),
+        held_out=held_out,
+        unique=unique,
+        read_options=ReadOptions(field=field),
+        limit=limit,
+        workers=workers,
+        quiet=quiet,
+    )
+    return _shards(folder, index)
+
+
+def _path(tokenizer: Tokenizer | PathLike) -> Tokenizer | Path:
+    return Path(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
+
+
+def _shards(folder: Path, index: dict[str, Any]) -> Shards:
+    from bertsmith.reports.terminal import shard_facts
+
+    facts = shard_facts(index, folder)
+    documents = facts["documents"] + facts["held_out_documents"]
+    names = ("tokens", "held_out_tokens", "bytes", "unknown_word_rate")
+    return Shards(folder, documents, **{name: facts[name] for name in names})

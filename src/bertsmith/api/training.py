@@ -1,0 +1,189 @@
+"""`pretrain` and `finetune`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from bertsmith.api.corpus import ArrowData
+from bertsmith.api.settings import FinetuneSettings, PathLike, RecipeSettings
+
+if TYPE_CHECKING:
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.reports.run import Run
+    from bertsmith.training.recipe import FinetuneConfig, Recipe
+
+Examples = PathLike | Iterable[Any] | ArrowData
+DATA = "data"  # folder of a run with its examples, where these were given in memory
+
+
+def pretrain(
+    recipe: str | Path | Recipe,
+    data: PathLike,
+    output: PathLike,
+    *,
+    device: str = "auto",
+    overwrite: bool = False,
+    trackers: Sequence[str] = (),
+    quiet: bool = False,
+    **settings: Unpack[RecipeSettings],
+) -> Run:
+    """Pre-trains a model. The same call resumes an interrupted run exactly.
+
+    Args:
+        recipe: A name such as `"bert/base"` (see `list_recipes`), the path of a recipe.json or .toml file, or a recipe.
+        data: Shards, or their folder.
+        output: The run folder.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        overwrite: Replace a run in the folder instead of resuming it.
+        trackers: Also log to `tensorboard`, `wandb` or `mlflow`.
+        quiet: Do not show progress.
+        **settings: Any setting of the recipe; nested ones as dicts, such as `encoder={"layers": 4}`. `start` is the
+            model folder or run whose weights the run starts from.
+
+    Example:
+        >>> import bertsmith as bs
+        >>> encoder = {"layers": 1, "width": 32, "heads": 2}
+        >>> run = bs.pretrain("bert/tiny", "shards", "run", steps=20, batch_size=8, encoder=encoder, quiet=True)
+        >>> run.state, run.steps
+        ('finished', 20)
+        >>> run.best
+        PosixPath('run/best')
+    """
+    from bertsmith import recipes
+    from bertsmith.reports.run import Run
+    from bertsmith.training import pretrain as training
+    from bertsmith.training.recipe import FILES, Recipe, with_overrides
+    from bertsmith.training.trackers import check_trackers
+
+    named = recipe if isinstance(recipe, Recipe) else recipes.find(str(recipe))
+    from_file = not isinstance(recipe, Recipe) and str(recipe).endswith(FILES)
+    chosen = with_overrides(named, _plain(settings), from_file=from_file)
+    check_trackers(trackers)
+    training.pretrain(chosen, Path(data), Path(output), device=device, quiet=quiet, trackers=tuple(trackers))
+    return Run(output)
+
+
+def finetune(
+    model: PathLike | Predictor,
+    task: str,
+    *,
+    output: PathLike,
+    train: Examples | None = None,
+    dev: Examples | float | None = None,
+    data: PathLike | None = None,
+    learning_rates: Sequence[float] = (),
+    seeds: int = 1,
+    device: str = "auto",
+    overwrite: bool = False,
+    trackers: Sequence[str] = (),
+    quiet: bool = False,
+    **settings: Unpack[FinetuneSettings],
+) -> Predictor:
+    """Fine-tunes a model and returns it. The same call resumes an interrupted run exactly.
+
+    Args:
+        model: A model folder, a run or a predictor, whose encoder is fine-tuned.
+        task: `classification`, `multi_label`, `pairs`, `regression`, `tagging`, `qa`, `choice`, or a benchmark such as
+            `glue/cola` (see `list_tasks`).
+        output: The run folder.
+        train: Training examples: a file, or rows in memory: dicts, tuples such as `(text, label)`, a pandas DataFrame,
+            an Arrow table, a dataset, or a dict of columns. Rows in memory are saved in the run folder.
+        dev: Examples that select the best model, likewise; or the fraction of `train` to use for that, such as 0.1.
+        data: The folder of a benchmark, or one with files called train, dev and test.
+        learning_rates: Learning rates to try; the best on dev is kept.
+        seeds: Runs with different seeds per learning rate.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        overwrite: Replace a run in the folder instead of resuming it.
+        trackers: Also log to `tensorboard`, `wandb` or `mlflow`.
+        quiet: Do not show progress.
+        **settings: Any setting of fine-tuning, such as `epochs=3`; those of the task as a dict, such as
+            `task_settings={"text": "review"}`.
+
+    Returns:
+        The best model, or the last one without dev examples; its `run` has scores and history.
+
+    Example:
+        >>> import bertsmith as bs
+        >>> rows = [("good iron", "positive"), ("bad iron", "negative")] * 20
+        >>> examples = {"train": rows, "dev": rows[:2]}
+        >>> model = bs.finetune("run", "classification", **examples, output="reviews", epochs=1, quiet=True)
+        >>> [one["label"] in ("positive", "negative") for one in model.predict(["good iron"])]
+        [True]
+        >>> sorted(model.run.scores)
+        ['accuracy', 'f1', 'macro_f1', 'matthews']
+    """
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.reports.run import Run
+    from bertsmith.training.finetune import finetune as train_once
+    from bertsmith.training.sweep import sweep
+    from bertsmith.training.trackers import check_trackers
+
+    check_trackers(trackers)
+    config = _finetune_config(model, task, {"train": train, "dev": dev, "data": data}, Path(output), settings)
+    how: dict[str, Any] = {"device": device, "quiet": quiet, "trackers": tuple(trackers)}
+    run = Path(output)
+    if learning_rates or seeds > 1:
+        rates = [*learning_rates] or [config.learning_rate]
+        run = Path(sweep(config, run, learning_rates=rates, seeds=seeds, **how)["kept"]["run"])
+    else:
+        train_once(config, run, **how)
+    opened = Run(run)
+    return Predictor.open(opened.best, device=device, run=opened)
+
+
+def _finetune_config(
+    model: PathLike | Predictor, task: str, data: dict[str, Any], output: Path, settings: FinetuneSettings
+) -> FinetuneConfig:
+    from bertsmith.config import update
+    from bertsmith.training.recipe import find_task, make_finetune_config
+
+    changes, options = _plain(settings), dict[str, Any](settings.get("task_settings", {}))
+    changes.pop("task_settings", None)
+    if isinstance(data["dev"], int | float):
+        changes["dev_fraction"] = float(data.pop("dev"))
+    task_config = update(find_task(task), options)
+    given = {name: value for name, value in data.items() if value is not None}
+    files = {name: save_examples(value, task_config, name, output / DATA) for name, value in given.items()}
+    return make_finetune_config(task_config, model_folder(model), files, changes)
+
+
+def save_examples(data: Any, task: Any, split: str, folder: Path) -> Path:
+    """The path of a file, or of the rows in memory written as JSON lines to `folder`/`split`.jsonl."""
+    from bertsmith.data.in_memory import json_rows
+    from bertsmith.errors import ConfigError
+    from bertsmith.system.durable import Disk
+    from bertsmith.training.recipe import task_name
+
+    if isinstance(data, str | os.PathLike):
+        return Path(data)
+    columns = {len(names): names for names in getattr(task, "tuple_columns", ())}
+    if not columns:
+        raise ConfigError(f"{task_name(task)} reads the files of its benchmark: pass data=FOLDER")
+    path, rows = folder / f"{split}.jsonl", list(json_rows(data, columns, split))
+    if path.exists() and path.read_bytes() != b"".join(rows):
+        raise ConfigError(f"{folder.parent} holds a run on other {split} examples: choose another output or overwrite")
+    Disk().make_folder(folder)
+    Disk().write_file(path, rows)
+    return path
+
+
+def model_folder(model: PathLike | Predictor) -> Path:
+    """The folder of a model: the path, that of a run, or the one that a predictor was loaded from."""
+    from bertsmith.errors import BertsmithError
+    from bertsmith.model_io.run_folder import find_model_folder
+
+    if isinstance(model, str | os.PathLike):
+        return find_model_folder(Path(model))
+    if model.facts is None:
+        raise BertsmithError("the predictor was not loaded from a folder: save it first, and pass the folder")
+    return model.facts.folder
+
+
+def _plain(settings: Any) -> dict[str, Any]:
+    """Keyword settings; models and paths become strings."""
+    return {
+        name: str(model_folder(value)) if name in ("start", "tokenizer") else value for name, value in settings.items()
+    }

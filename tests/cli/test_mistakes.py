@@ -1,0 +1,162 @@
+"""Typical mistakes on the command line: one helpful line on stderr, an exit code, no traceback."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from command_line import call
+from finetune_fixtures import tiny_model
+
+from bertsmith import config, recipes
+from bertsmith.errors import ConfigError
+from bertsmith.evaluation.evaluator import EvaluationConfig
+from bertsmith.training.recipe import find_task, make_finetune_config, with_overrides
+
+ROWS = "the smith has red iron,iron\nthe smith has red gold,gold\n"
+USAGE, DATA, STORAGE, CONFIG = 2, 65, 74, 78
+TUNE = "finetune {b}/m -o {b}/o --device cpu -t classification --train {b}/train.csv"
+PRETRAIN = "pretrain bert/tiny -o {b}/o --device cpu -d {shards}"
+MISTAKES: dict[str, tuple[str, int, str]] = {
+    # the wrong folder or file
+    "a folder without a model": ("fill-mask {b} [MASK]", DATA, "{b} is not a model folder: it has no config.json"),
+    "a tokenizer as the model": ("classify {b}/t iron", DATA, "{b}/t is a tokenizer, not a model"),
+    "shards as the model": ("embed {shards} iron", DATA, "{shards} is a shard set, not a model"),
+    "a file of the model": ("ner {b}/m/config.json iron", DATA, "pass its folder, {b}/m"),
+    "a model of the internet": (
+        "fill-mask bert-base-uncased [MASK]",
+        DATA,
+        "does not exist: a model is a local folder",
+    ),
+    "shards as text": ("prepare {shards} -t {b}/t -o {b}/o", DATA, "{shards} is a shard set, not text"),
+    "text as shards": (
+        "pretrain bert/tiny -o {b}/o -d {b}/text.txt",
+        DATA,
+        "{b}/text.txt is a file, not a shard set: make one with `bertsmith prepare {b}/text.txt --tokenizer",
+    ),
+    "an empty table": (f"{TUNE} --train {{b}}/empty.csv", DATA, "empty.csv has no rows"),
+    "an empty text": ("tokenizer train {b}/empty.txt -o {b}/o", DATA, "no text in {b}/empty.txt"),
+    "an output that is a file": (f"{TUNE} -o {{b}}/text.txt", STORAGE, "{b}/text.txt is a file, choose another path"),
+    # names
+    "a misspelt recipe": (PRETRAIN.replace("tiny", "tinny"), CONFIG, "did you mean bert/tiny?"),
+    "a family as the recipe": (
+        "init bert",
+        CONFIG,
+        "bert is not a recipe: `bertsmith init` lists all recipes; did you",
+    ),
+    "a task as the recipe": ("init classification", USAGE, "pass --task classification"),
+    "a misspelt task": (f"{TUNE} -t clasification", CONFIG, "did you mean classification?"),
+    "a task without its benchmark": (f"{TUNE} -t sst2", CONFIG, "did you mean glue/sst-2?"),
+    "a benchmark without a task": (f"{TUNE} -t glue", CONFIG, "glue has several tasks: choose one of glue/cola, glue/"),
+    "a command of other tools": ("train {b}/m", USAGE, "Did you mean pretrain, or finetune for a task?"),
+    "a misspelt command": ("fine-tune {b}/m", USAGE, "Did you mean 'finetune'? Try bertsmith --help."),
+    # examples
+    "other column names": (f"{TUNE} --train {{b}}/columns.csv", DATA, "columns.csv: no column for the text among id, "),
+    "dev without labels": (f"{TUNE} --dev {{b}}/unlabelled.csv", DATA, "unlabelled.csv: no column 'label' among text"),
+    "a label only in dev": (f"{TUNE} --dev {{b}}/labels.csv", DATA, "labels.csv:3: label 'wood' is not one of the"),
+    # settings
+    "a misspelt setting": (f"{TUNE} epochz=3", CONFIG, "did you mean epochs=3?"),
+    "a setting without its table": (f"{PRETRAIN} layers=4", CONFIG, "did you mean encoder.layers=4?"),
+    "a column as a setting of the run": (f"{TUNE} text=review", CONFIG, "did you mean task.text=review?"),
+    "a setting with spaces": (f"{TUNE} epochs = 3", CONFIG, "bertsmith: write epochs=3 without spaces"),
+    "a setting as an option": (f"{TUNE} --epochs 3", USAGE, "If it is a setting, write epochs=3 without dashes."),
+    "a setting with one dash": (f"{TUNE} -lr=1e-4", USAGE, "No such option: -lr. If it is a setting, write lr=1e-4"),
+    "an option that is near": (f"{TUNE} --learning-rate 1", USAGE, "Did you mean --learning-rates? If it is a setting"),
+    "a comma in a number": (f"{PRETRAIN} steps=1,000", CONFIG, "must be an integer: write steps=1000"),
+    "a comma in an option": (
+        "tokenizer train {b}/text.txt -o {b}/o --vocab-size 30,000",
+        USAGE,
+        "--vocab-size 30,000 must be an integer: write --vocab-size=30000.",
+    ),
+    "longer than the positions": (
+        f"{TUNE} max_length=512",
+        CONFIG,
+        "exceeds the 64 positions of {b}/m: write max_leng",
+    ),
+    "epochs of pre-training": (f"{PRETRAIN} epochs=3 batch_size=4", CONFIG, "its steps: write steps="),
+    # options
+    "no output folder": ("finetune {b}/m -t classification", USAGE, "Missing option '--output' / '-o' (Run folder;"),
+    "a GPU by its generic name": (f"{TUNE} --device gpu", USAGE, "choose auto, cpu, cuda or mps; did you mean cuda?"),
+    "a GPU by its number": (f"{TUNE} --device cuda:1", USAGE, "set CUDA_VISIBLE_DEVICES=1 and pass --device cuda"),
+    "a device that is missing": (f"{TUNE} --device mps", USAGE, "finds only cpu: pass --device auto"),
+    # inference
+    "a model without a head": ("classify {b}/m iron", USAGE, "`bertsmith finetune MODEL --task classification`"),
+    "no [MASK]": ("fill-mask {b}/m 'the smith'", USAGE, "write [MASK] in place of the word to predict"),
+    "a question without its context": ("ask {b}/m who", USAGE, "Missing option '--context' / '-c' (Text"),
+}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("mistakes")
+    tiny_model(base)
+    for name, text in {
+        "train.csv": f"text,label\n{ROWS}",
+        "columns.csv": "id,remark,grade,date\n1,the smith,a,x\n2,has iron,b,y\n",
+        "unlabelled.csv": "text\nthe smith has red iron\n",
+        "labels.csv": "text,label\nthe smith has red iron,iron\nthe smith has red gold,wood\n",
+        "empty.csv": "",
+        "empty.txt": "",
+    }.items():
+        (base / name).write_text(text, encoding="utf-8")
+    return base
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_explained_in_one_line(case: str, base: Path, shards: Path) -> None:
+    line, status, part = (one.format(b=base, shards=shards) if isinstance(one, str) else one for one in MISTAKES[case])
+    done = call(*shlex.split(str(line)))
+    assert str(part) in done.stderr
+    assert done.returncode == status
+    assert done.stderr.startswith("bertsmith: ")
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (base / "o").exists()
+
+
+PRETRAINING = {
+    "lr=1e-3": "learning_rate=1e-3",
+    "max_seq_length=64": "max_length=64",
+    "max_seq_len=64": "max_length=64",
+    "warmup_ratio=.2": "warmup=0.2",
+    "weight_decay=0.1": "optimizer.weight_decay=0.1",
+    "per_device_train_batch_size=8": "batch_size=8",
+    "max_steps=7": "steps=7",
+    "save_steps=7": "save_every=7",
+    "eval_steps=7": "eval_every=7",
+    "optimizer=lamb": "optimizer.kind=lamb",
+}
+FINETUNING = {"lr=1e-3": "learning_rate=1e-3", "num_train_epochs=2": "epochs=2", "num_epochs=2": "epochs=2"}
+
+
+@pytest.mark.parametrize("given", PRETRAINING)
+def test_other_names_of_settings_of_a_recipe(given: str) -> None:
+    tiny = recipes.find("bert/tiny")
+    name, _, value = given.partition("=")
+    meant = with_overrides(tiny, [PRETRAINING[given]])
+    assert with_overrides(tiny, [given]) == with_overrides(tiny, {name: config.parse_value(value)}) == meant != tiny
+
+
+@pytest.mark.parametrize("given", FINETUNING)
+def test_other_names_of_settings_of_fine_tuning(given: str) -> None:
+    name, _, value = given.partition("=")
+    words = make_finetune_config("classification", "m", {}, [given])
+    meant = make_finetune_config("classification", "m", {}, [FINETUNING[given]])
+    assert words == make_finetune_config("classification", "m", {}, {name: config.parse_value(value)}) == meant
+
+
+def test_other_names_in_files_and_in_evaluation(tmp_path: Path) -> None:
+    settings = EvaluationConfig(task=find_task("classification"))
+    assert config.override(settings, ["max_seq_len=7"]).max_length == 7
+    data = config.to_dict(recipes.find("bert/tiny"))
+    assert config.from_dict(recipes.Recipe, {**without(data, "learning_rate"), "lr": 3e-3}).learning_rate == 3e-3
+    with pytest.raises(ConfigError, match="lr is another name of learning_rate, which is set too: leave one out"):
+        config.from_dict(recipes.Recipe, {**data, "lr": 3e-3})
+    with pytest.raises(ConfigError, match=r'layers=4: recipe has no setting "layers"; did you mean encoder\.layers\?'):
+        config.from_dict(recipes.Recipe, {**data, "layers": 4})
+    with pytest.raises(ConfigError, match="learning_rate is given twice"):
+        config.update(recipes.find("bert/tiny"), {"lr": 1e-3, "learning_rate": 1e-3})
+
+
+def without(data: dict[str, object], key: str) -> dict[str, object]:
+    return {name: value for name, value in data.items() if name != key}
