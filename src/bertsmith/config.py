@@ -127,7 +127,7 @@ def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
     required = {name for name, item in fields.items() if item.default is item.default_factory is dataclasses.MISSING}
     missing = [name for name in fields if name in required - values.keys()]
     if missing:
-        raise ConfigError(f"{join_path(where, missing[0])} is missing: {_name(cls)} requires it")
+        raise ConfigError(f"{join_path(where, missing[0])} is missing: {_other_names(cls).title} requires it")
     try:
         return cls(**values)
     except ConfigError as error:
@@ -357,5 +357,9 @@ def read_file(cls: type[T], path: Path, *, complete: Callable[[Any], Any] = lamb
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
     except ValueError as error:
-        raise DataError(f"{path} is not a {_name(cls)}: {error}") from error
-    return from_dict(cls, complete(data))
+        raise DataError(f"{path} is not a {_other_names(cls).title}: {error}") from error
+    data = complete(data)
+    try:
+        return from_dict(cls, data)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error

@@ -57,6 +57,13 @@ ADVICE: dict[str, tuple[str, str, str]] = {
         "",
         r"set (\S+)",
     ),
+    "examples as a setting": (f"{TUNE} {{b}}/remarks.csv", " {b}/remarks.csv", r"pass training examples with( .*)"),
+    "the column of the text": (f"{TUNE} --train {{b}}/remarks.csv", "", r"set (task\.text=COLUMN)"),
+    "a file without a header": (
+        f"{TUNE} --train {{b}}/plain.csv",
+        "",
+        r"or (task\.header=false).* (task\.text=column2)",
+    ),
     # names and options
     "a setting as an option": (f"{TUNE} --epochs 0.01", "--epochs 0.01", r"write (\S+) without"),
     "a recipe": ("init bert/tinny", "bert/tinny", r"did you mean (\S+)\?"),
@@ -81,7 +88,12 @@ ADVICE: dict[str, tuple[str, str, str]] = {
     "a model without the head": ("classify {b}/m iron", "*", r"`bertsmith (finetune MODEL --task classification)`"),
     "no task": ("evaluate {b}/m --dev {b}/train.jsonl", "", r"pass (--task), such as (\S+)"),
 }
-ANOTHER_ERROR = {"no task": "has no head for glue/cola", "a model without the head": "Missing option '--output'"}
+ANOTHER_ERROR = {
+    "examples as a setting": "no column for the text",
+    "a file without a header": "set task.label=COLUMN",
+    "no task": "has no head for glue/cola",
+    "a model without the head": "Missing option '--output'",
+}
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +104,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (base / "texts.jsonl").write_text('{"texts": "the smith has iron"}\n', encoding="utf-8")
     (base / "latin.txt").write_bytes("the smith has gr\xfcn iron".encode("latin-1"))
     (base / "one.txt").write_text("the smith has iron\nthe smith has gold\n" * 9, encoding="utf-8")
+    (base / "remarks.csv").write_text("id,remark,label,date\n1,iron,a,x\n2,gold,b,y\n", encoding="utf-8")
+    (base / "plain.csv").write_text("1,iron,a,x\n2,gold,b,y\n", encoding="utf-8")
     (base / "there.toml").touch()
     (base / "run").mkdir()
     (base / "run" / RECIPE).write_bytes(small_recipe().to_json())
@@ -123,7 +137,12 @@ def test_advice_works_when_it_is_followed(case: str, base: Path, shards: Path, t
     found = re.search(pattern, first.stderr.strip())
     assert found, first.stderr
     advice = " ".join(found.groups()).rstrip(".,;)")
-    for placeholder, value in {"-o DIR": f"-o {tmp_path}/o", "DIR": f"{base}/t", "MODEL": f"{base}/m"}.items():
+    for placeholder, value in {
+        "-o DIR": f"-o {tmp_path}/o",
+        "DIR": f"{base}/t",
+        "MODEL": f"{base}/m",
+        "COLUMN": "remark",
+    }.items():
         advice = advice.replace(placeholder, value)
     then = run(advice if part == "*" else line.replace(part, advice) if part else f"{line} {advice}")
     if case in ANOTHER_ERROR:

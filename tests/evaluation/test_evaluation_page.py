@@ -46,6 +46,8 @@ def test_nothing_is_fetched_and_nothing_becomes_markup(tmp_path: Path) -> None:
 def test_a_notebook_shows_scores_and_confusion_matrix(tmp_path: Path) -> None:
     found = mixed(tmp_path)
     assert found["accuracy"] == found.scores["accuracy"]
+    scores = "accuracy=0.8208 [0.7674, 0.8642], macro_f1=0.8032, matthews=0.7493"
+    assert repr(found) == f"Evaluation(classification dev, 240 examples, {scores})"
     text = found._repr_html_()
     for words in (
         "Precision</th>",
@@ -93,6 +95,7 @@ def test_many_labels_and_examples_make_a_small_page(tmp_path: Path) -> None:
     assert len(text) < 4_000_000
     assert text.count('scope="row"') == MAX_LABELS
     assert "The 20 rarest labels are left out." in text
+    assert "The 40 rarest labels are left out." in found._repr_html_()
 
 
 def test_files_take_the_place_of_older_ones(tmp_path: Path) -> None:

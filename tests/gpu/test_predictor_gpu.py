@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from inference.predictor_fixtures import LONG, TAGS, TEXTS, random_model, tokenizer
 
+import bertsmith
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives import classify, masked_lm, span, tag
@@ -42,6 +44,19 @@ def test_equal_to_the_cpu() -> None:
     with Engine(there.backend) as engine, ThreadPoolExecutor(8) as pool:
         for some in pool.map(asked, [there.with_backend(engine)] * 16):
             assert all(np.allclose(result, other, atol=1e-4) for result, other in zip(some, expected, strict=True))
+
+
+def test_moved_saved_and_closed(tmp_path: Path) -> None:
+    model = opened("cpu")
+    expected = asked(model)
+    assert model.to("cuda").device == "cuda"
+    assert all(np.allclose(result, other, atol=1e-4) for result, other in zip(asked(model), expected, strict=True))
+    with bertsmith.load(model.save(tmp_path / "model"), device="cuda", precision="bfloat16") as small:
+        again = bertsmith.load(small.save(tmp_path / "again"), device="cpu")
+    assert all(np.array_equal(result, other) for result, other in zip(asked(again), expected, strict=True))
+    held, size = torch.cuda.memory_allocated(), 4 * model.parameters
+    model.close()
+    assert torch.cuda.memory_allocated() <= held - size
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])

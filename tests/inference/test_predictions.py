@@ -129,6 +129,7 @@ def test_tables_are_escaped_and_bounded(know: Predictor) -> None:
     assert parsed.tags.count("tr") == 1 + MAX_ROWS
     attention = know.attention("red iron " * 99)
     object.__setattr__(attention, "tokens", (evil, *attention.tokens[1:]))
+    assert repr(attention).startswith("Attention(1 layers, 2 heads, 32 tokens: <script>")
     markup = attention._repr_html_()
     assert "<script" not in markup
     assert "http" not in markup

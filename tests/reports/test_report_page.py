@@ -23,6 +23,7 @@ def test_a_notebook_shows_the_figures_and_the_loss(tmp_path: Path) -> None:
     run.steps(1, 40)
     run.write("evaluation", step=20, loss=5.5)
     read = read_run(run.folder)
+    assert repr(read).endswith("unfinished, 40 steps, best loss 5.5 at step 20)")
     text = read._repr_html_()
     assert {tag for tag, _ in Reader(text).elements} <= {"div", "style", "h4", "p", "dl", "dt", "dd", *SVG}
     assert text.count("<svg") == 1

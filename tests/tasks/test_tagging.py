@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score
 from tasks.samples import lines_of_json, tabbed, written
 
 from bertsmith import config
-from bertsmith.errors import DataWarning
+from bertsmith.errors import DataError, DataWarning
 from bertsmith.metrics.sequence_labelling import SCHEMES, convert_tags
 from bertsmith.tasks import tagging
 from bertsmith.tasks.task import Prediction
@@ -258,3 +258,30 @@ def test_units_below_words_let_entities_end_anywhere(tmp_path: Path) -> None:
 def test_words_that_are_not_in_the_text_are_named(tmp_path: Path) -> None:
     path = lines_of_json(tmp_path / "dev.jsonl", {"tokens": ["Ada", "Bob"], "tags": ["O", "O"], "raw": "Ada met"})
     assert ":1: word 2, 'Bob', is not in the text" in said(path, "dev", text="raw")
+
+
+def test_a_txt_file_without_tags_has_one_text_per_line(tmp_path: Path) -> None:
+    lines = written(tmp_path / "new.txt", "the smith has iron\n\nit is gold\n")
+    task = tagging.Config().build(files={"test": lines}, labels=("O", "B-M", "I-M"))
+    found = [(example.texts[0], example.gold, example.source.rpartition(":")[2]) for example in task.examples("test")]
+    assert found == [("the smith has iron", None, "1"), ("it is gold", None, "3")]
+    words = written(tmp_path / "words.txt", "the O\niron B-M\n\nit O\n")
+    task = tagging.Config().build(files={"test": words}, labels=("O", "B-M", "I-M"))
+    assert [example.texts[0] for example in task.examples("test")] == ["the iron", "it"]
+    same = written(tmp_path / "same.txt", "two words\nof each\n")
+    task = tagging.Config().build(files={"test": same}, labels=("O", "B-M", "I-M"))
+    with pytest.raises(
+        DataError, match=r"'words' is not a tag: .* write texts without tags as \.jsonl with the key text"
+    ):
+        task.examples("test")
+
+
+def test_column_numbers_and_encodings_of_column_files(tmp_path: Path) -> None:
+    path = tmp_path / "train.conll"
+    path.write_bytes("쇠 B-M x\n는 O x\n".encode("cp949"))
+    with pytest.raises(DataError, match=r"train.conll:1: byte 0xbc is not UTF-8: set task.encoding=cp949"):
+        tagging.Config().build(files={"train": path}).examples("train")
+    settings = config.override(tagging.Config(), ["encoding=cp949", "tags=2", "words=1"])
+    assert settings.build(files={"train": path}).examples("train")[0].gold == ("B-M", "O")
+    with pytest.raises(DataError, match=r"no column 9 among 3: set task.tags=NUMBER"):
+        config.override(settings, ["tags=9"]).build(files={"train": path}).examples("train")

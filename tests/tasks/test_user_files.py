@@ -118,11 +118,25 @@ def test_a_first_line_that_may_be_a_header_or_not_is_an_error_whose_advice_works
     for split in ("train", "dev", "test"):
         output = refusal(lambda split=split: examples_of(classification.Config(), **{split: path}))
         assert "train.tsv:1: 'pos' looks like data, not like the name of a column: set task.header=true if" in output
+        assert output.endswith(
+            "or task.header=false and the columns, which are then column1, column2, …, such as task.text=column2"
+        )
+    output = refusal(lambda: examples_of(classification.Config(header=False), train=path))
+    assert "among column1, column2 (the first row is pos, very fine): set task.text=COLUMN" in output
+    alone = written(tmp_path / "one.txt", "fine\nbad\n")
+    output = refusal(lambda: examples_of(classification.Config(), train=alone))
+    assert "one.txt has only one column (fine), but text and label are needed" in output
     settings = classification.Config(header=False, text="column2", label="column1")
     assert [example.gold for example in examples_of(settings, train=path)] == ["pos", "neg", "pos"]
     assert texts_of(settings, written(tmp_path / "new.tsv", "fine\nbad\n")) == [("fine",), ("bad",)]  # texts alone
     number = written(tmp_path / "n.csv", "1,good\n0,bad\n")
     assert "n.csv:1: '1' looks like data" in refusal(lambda: examples_of(classification.Config(), train=number))
+
+
+def test_a_header_in_the_middle_of_a_file_is_an_error(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "text,label\nfine,pos\ntext,label\nbad,neg\n")
+    output = refusal(lambda: examples_of(classification.Config(), train=path))
+    assert "the header (text, label) is repeated in a later line: remove it" in output
 
 
 def test_files_of_texts_have_the_order_of_the_roles(tmp_path: Path) -> None:
@@ -227,15 +241,16 @@ def test_texts_without_labels_get_predictions_but_no_scores(tmp_path: Path) -> N
 
 def test_f1_needs_its_label(tmp_path: Path) -> None:
     path = written(tmp_path / "train.csv", "text,label\na,x\nb,y\nc,z\n")
-    output = refusal(
-        lambda: classification.Config(main_metric="f1").build(files={"train": path}).head_config(), ConfigError
-    )
+    unnamed = classification.Config().build(files={"train": path})
+    unnamed.use_metrics({}, "f1")
+    output = refusal(unnamed.head_config, ConfigError)
     assert "main_metric=f1 needs one of the 3 labels: set task.positive=" in output
     output = refusal(
         lambda: classification.Config(positive="Z").build(files={"train": path}).head_config(), ConfigError
     )
     assert "positive=Z is not one of the labels (x, y, z)" in output
-    task = classification.Config(main_metric="f1", positive="z").build(files={"train": path})
+    task = classification.Config(positive="z").build(files={"train": path})
+    task.use_metrics({}, "f1")
     examples = task.examples("train")
     answers = [np.eye(3, dtype=np.float32)[number] for number in (2, 1, 2)]
     labelled = [type("Asked", (), {"example_index": number}) for number in range(3)]
@@ -380,8 +395,8 @@ def test_choices_in_columns(tmp_path: Path) -> None:
 
 
 def test_settings_are_parsed_from_the_command_line() -> None:
-    typed = config.override(classification.Config(), ["positive=1", "main_metric=f1", "header=false", "text=column2"])
-    assert typed == classification.Config(positive="1", main_metric="f1", header=False, text="column2")
+    typed = config.override(classification.Config(), ["positive=1", "header=false", "text=column2"])
+    assert typed == classification.Config(positive="1", header=False, text="column2")
     counted = config.override(choice.Config(), ["first_index=1", 'choices=["A", "B"]'])
     assert counted == choice.Config(first_index=1, choices=("A", "B"))
     with pytest.raises(ConfigError, match=r"first_index=2 must be one of auto, 0, 1"):

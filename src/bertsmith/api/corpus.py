@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from bertsmith.api.settings import PathLike
+from bertsmith.api.settings import PathLike, python_errors
 
 if TYPE_CHECKING:
     from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -40,6 +40,7 @@ class Shards(os.PathLike[str]):
         return str(self.folder)
 
 
+@python_errors
 def train_tokenizer(
     corpus: Corpus,
     output: PathLike,
@@ -98,6 +99,7 @@ def train_tokenizer(
     )
 
 
+@python_errors
 def load_tokenizer(folder: PathLike) -> Tokenizer:
     """Loads the tokenizer of a tokenizer folder, a model folder or a run.
 
@@ -115,6 +117,7 @@ def load_tokenizer(folder: PathLike) -> Tokenizer:
     return load(Path(folder))
 
 
+@python_errors
 def prepare(
     corpus: Corpus,
     output: PathLike,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from bertsmith.api.settings import PathLike
+from bertsmith.api.settings import PathLike, python_errors
 from bertsmith.api.training import Examples, model_folder, save_examples
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ TASKS = {  # by the pipeline of a head
 }
 
 
+@python_errors
 def load(
     folder: PathLike,
     *,
@@ -63,6 +64,7 @@ def load(
     return Predictor.open(model_folder(folder), device=device, precision=precision, **opening)
 
 
+@python_errors
 def evaluate(
     model: PathLike | Predictor,
     data: Examples | None = None,
@@ -112,7 +114,10 @@ def evaluate(
     settings = config.update(settings, changes)
     with _files(data, settings.task, split) as (files, split):
         files = evaluator.evaluation_files(run, files, split=split)
-        result = evaluate_with(settings, folder, files, split, device, quiet=quiet)
+        if data is None and not files:
+            raise DataError(f"{folder} is not in a run with {split} examples: pass labelled examples as data")
+        own: dict[str, Any] = {"run": run if data is None else None, "metrics": metrics or {}}
+        result = evaluate_with(settings, folder, files, split, device, quiet=quiet, **own)
         if not (data is None or isinstance(data, str | os.PathLike)):
             result = _with_row_numbers(result)
     if not result.scores:
@@ -167,6 +172,7 @@ def _task_for(folder: Path) -> str:
     return tasks[0]
 
 
+@python_errors
 def open_run(folder: PathLike) -> Run:
     """Opens a training run: its models, scores and history.
 

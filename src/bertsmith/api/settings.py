@@ -1,14 +1,54 @@
-"""The settings of runs as typed keywords; `Recipe` and `FinetuneConfig` say what each of them does."""
+"""Settings as typed keywords, and errors that name keywords instead of options of the command line.
+
+`Recipe` and `FinetuneConfig` say what each setting does.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
+
+from bertsmith.errors import BertsmithError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 PathLike = str | os.PathLike[str]
 Precision = Literal["auto", "fp32", "bf16", "fp8"]
 Table = Mapping[str, Any]  # the settings of one part, such as {"kind": "adamw", "weight_decay": 0.1}
+
+
+# What errors say for the command line, and what it is called in Python.
+IN_PYTHON = (
+    (r"\btask\.(\w+)=([^\s,;:()]+)", r'task_settings={"\1": "\2"}'),
+    (r", or task_settings=\{\"header\": \"false\"\} if line 1 .*$", ""),  # rows in memory have no header
+    (r"(\S+/)?data/(train|dev)\.jsonl:(\d+)", r"row \3 of \2"),
+    (r"(\S+/)?data/(train|dev)\.jsonl", r"\2"),
+    (r"--(train|dev|data|file) (FILE|DIR)", r"\1=\2"),
+    (r"--overwrite", "overwrite=True"),
+    (r"\banother -o\b", "another output"),
+    (r"--device (\w+)", r"device=\1"),
+)
+
+
+def python_errors(function: Callable[P, R]) -> Callable[P, R]:
+    """Errors of the function name its keywords instead of options of the command line."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except BertsmithError as error:
+            message = str(error)
+            for pattern, replacement in IN_PYTHON:
+                message = re.sub(pattern, replacement, message)
+            error.args = (message, *error.args[1:])
+            raise
+
+    return wrapped
 
 
 class RunSettings(TypedDict, total=False):
@@ -54,9 +94,12 @@ class FinetuneSettings(RunSettings, total=False):
 
     task_settings: Table
     tokenizer: PathLike
+    sampling: Literal["all", "balanced"]
     head: Table
     dropout: float | None
     random_init: bool
     epochs: float
     dev_fraction: float
     evals_per_epoch: int
+    metrics: str | Mapping[str, str]
+    main_metric: str

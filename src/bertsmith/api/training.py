@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from bertsmith.api.corpus import ArrowData
-from bertsmith.api.settings import FinetuneSettings, PathLike, RecipeSettings
+from bertsmith.api.settings import FinetuneSettings, PathLike, RecipeSettings, python_errors
 
 if TYPE_CHECKING:
     from bertsmith.inference.predictor import Predictor
@@ -19,6 +19,7 @@ Examples = PathLike | Iterable[Any] | ArrowData
 DATA = "data"  # folder of a run with its examples, where these were given in memory
 
 
+@python_errors
 def pretrain(
     recipe: str | Path | Recipe,
     data: PathLike,
@@ -66,6 +67,7 @@ def pretrain(
     return Run(output)
 
 
+@python_errors
 def finetune(
     model: PathLike | Predictor,
     task: str,
@@ -154,6 +156,7 @@ def save_examples(data: Any, task: Any, split: str, folder: Path) -> Path:
     """The path of a file, or of the rows in memory written as JSON lines to `folder`/`split`.jsonl."""
     from bertsmith.data.in_memory import json_rows
     from bertsmith.errors import ConfigError
+    from bertsmith.model_io.run_folder import RECIPE
     from bertsmith.system.durable import Disk
     from bertsmith.training.recipe import task_name
 
@@ -163,8 +166,10 @@ def save_examples(data: Any, task: Any, split: str, folder: Path) -> Path:
     if not columns:
         raise ConfigError(f"{task_name(task)} reads the files of its benchmark: pass data=FOLDER")
     path, rows = folder / f"{split}.jsonl", list(json_rows(data, columns, split))
-    if path.exists() and path.read_bytes() != b"".join(rows):
-        raise ConfigError(f"{folder.parent} holds a run on other {split} examples: choose another output or overwrite")
+    if (folder.parent / RECIPE).exists() and path.exists() and path.read_bytes() != b"".join(rows):
+        raise ConfigError(
+            f"{folder.parent} holds a run on other {split} examples: choose another output, or pass overwrite=True"
+        )
     Disk().make_folder(folder)
     Disk().write_file(path, rows)
     return path

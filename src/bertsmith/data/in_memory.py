@@ -63,6 +63,8 @@ def open_corpus(source: Any, options: ReadOptions | None = None) -> Corpus:
     """The documents of files and folders, or of data in memory."""
     if isinstance(source, Corpus):
         return source
+    if isinstance(source, str) and not is_path(source):
+        raise DataError(f"{source[:40]!r} is not a file or folder: pass texts as a list, [text]")
     if isinstance(source, str | os.PathLike):
         return Corpus([source], options)
     if isinstance(source, Iterable) and not is_table(source):

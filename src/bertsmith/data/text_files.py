@@ -78,7 +78,7 @@ def check_text(text: str, *, instead: str = "") -> str:
     """The text; an error if it looks like a path. `instead`: what to do with an existing file."""
     if not looks_like_path(text):
         return text
-    anyway = f'; to use the name itself as a text, add a space: "{text} "'
+    anyway = f' (to use the name itself as a text, add a space: "{text} ")'
     if not os.path.exists(text):
         raise missing_path_error(text, anyway)
     if os.path.isdir(text):

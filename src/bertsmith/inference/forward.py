@@ -105,6 +105,13 @@ class LocalBackend:
             return query.forward(self.model, batch, inputs)
 
 
+class ClosedBackend:
+    """The backend of a closed predictor."""
+
+    def run(self, query: Query | None = None, inputs: Sequence[ModelInput] = ()) -> list[Any]:
+        raise BertsmithError("this predictor is closed: load the model again")
+
+
 @dataclass(frozen=True)
 class LogitsQuery(Query):
     """The logits of one objective, in the shapes that `Task.decode` takes."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from bertsmith.config import did_you_mean
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.checksums import CHECKSUMS, checksums_file, verify_checksums
 from bertsmith.model_io.folder_tokenizer import fitted, read_tokenizer
@@ -185,7 +186,8 @@ def _expect_model_folder(folder: Path, given: Path) -> None:
         if folder.is_file() and exists(folder.parent, CONFIG):
             raise DataError(f"{folder} is a file of a model: pass its folder, {folder.parent}")
         found = "is not a folder" if folder.exists() else "does not exist"
-        raise DataError(f"{folder} {found}: a model is a local folder with {CONFIG} and {WEIGHTS}{hint}")
+        near = hint or did_you_mean(folder.name, os.listdir(folder.parent) if folder.parent.is_dir() else [])
+        raise DataError(f"{folder} {found}: a model is a local folder with {CONFIG} and {WEIGHTS}{near}")
     if exists(folder, CONFIG) and (exists(folder, WEIGHTS) or exists(folder, INDEX)):
         return
     for name in sorted(os.listdir(folder)):

@@ -123,6 +123,10 @@ class RunHistory:
             notes.append(f"skipped {count} because a loss or gradient was not finite: step {steps}")
         return tuple(notes)
 
+    def __repr__(self) -> str:
+        best = f", best {self.main_metric} {self.best[1]:.4g} at step {self.best[0]:,}" if self.best else ""
+        return f"RunHistory({str(self.folder)!r}, {self.state}, {self.steps:,} steps{best})"
+
     def _repr_html_(self) -> str:
         """Figures, and the loss and the metric that selects the best model as charts, for notebooks."""
         planned = f" of {self.planned_steps:,}" if self.planned_steps else ""

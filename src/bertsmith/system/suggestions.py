@@ -7,6 +7,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import ConfigError
@@ -63,6 +64,9 @@ def not_an_override(change: str, following: Sequence[str]) -> ConfigError:
     rest = "".join(following[: 1 if equals else 2])
     if key and (equals or rest.startswith("=")) and rest.lstrip("="):
         return ConfigError(f"write {key}={value}{rest.lstrip('=')} without spaces")
+    if Path(change).exists():
+        found, option = ("a folder", "--data") if Path(change).is_dir() else ("a file", "--train")
+        return ConfigError(f"{change} is {found}, not a setting: pass training examples with {option} {change}")
     return ConfigError(f"{change!r} is not a setting: write setting=value, such as encoder.layers=4")
 
 

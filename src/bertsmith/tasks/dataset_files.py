@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,14 +11,16 @@ from typing import Any, ClassVar, TypeVar
 
 from bertsmith.config import did_you_mean
 from bertsmith.data.text_files import printable
-from bertsmith.errors import ConfigError, DataError, DataWarning
+from bertsmith.errors import ConfigError, DataError
 from bertsmith.tasks.tables import (
     FORMATS,
     JSON_ANY,
     JSON_LINES,
     PARQUET,
     Table,
+    has_header,
     join_names,
+    note_blank_lines,
     read_table,
     table_format,
 )
@@ -131,7 +132,6 @@ NUMBER = column_hints(
     "label", "score", "label", "similarity", "rating", "stars", "target", "value", "gold", "number", "y"
 )
 IDS = ("id", "guid", "idx", "index", "uid")
-MAX_NAME, MAX_NAME_WORDS, SENTENCE_ENDS = 40, 5, (".", "!", "?", "。", "…")  # of the name of a column
 TEXT_ROLES = ("text", "first", "second")  # in the order of `Example.texts`
 
 
@@ -153,69 +153,18 @@ class TableConfig:
         `texts`: the alternative text columns of a file that may have nothing else. Such a file without a header has
         them in this order.
         """
-        test = partial(has_header, path, hints=hints, given=given, texts=texts)
+        known = {name for _, likely in hints for names in likely for name in names} | {*IDS, *given.values()}
+        sizes = {len(roles) for roles, _ in texts}
+        test = partial(has_header, path, known=known, text_columns=sizes, role=hints[0][0][0])
         header = test if self.header is None else self.header
         table = read_table(path, header=header, quoted=self.quoted, encoding=self.encoding)
         if texts and len(table.columns) == 1 and table_format(path) == ".txt":
-            _note_blank_lines(table)
+            note_blank_lines(table)
         for roles, _ in texts:
             columns = tuple(given.get(role) or role for role in roles)
             if table.columns[0] == "column1" and len(columns) == len(table.columns) and {*columns} != {*table.columns}:
                 return replace(table, columns=columns)
         return table
-
-
-def has_header(
-    path: Path,
-    rows: list[list[str]],
-    *,
-    hints: Sequence[ColumnHints],
-    given: Mapping[str, str],
-    texts: Sequence[ColumnHints],
-) -> bool:
-    """Whether the first row of a csv, tsv or txt file names columns; an error where it may be either.
-
-    Names are known or given, and do not look like data. A txt file with one column is a text per line.
-    """
-    first = [cell.strip() for cell in rows[0]]
-    known = {name for _, likely in hints for names in likely for name in names} | {*IDS}
-    named = any(cell.lower() in known or cell in given.values() for cell in first)
-    data = next((cell for column, cell in enumerate(first) if _is_data(cell, column, rows[1:])), None)
-    where, shown = f"{printable(path)}:1", (data or first[0])[:40]
-    if len(first) in {len(roles) for roles, _ in texts}:
-        lines = len(first) == 1 and table_format(path) == ".txt"
-        if lines or (data is not None and not named):
-            if named or not lines:
-                _note(f"{where}: {shown!r} is read as a text: set task.header=true if line 1 is a header")
-            return False
-        if not named:
-            raise DataError(
-                f"{where}: {shown!r} is a text or the name of a column: set task.header=false or task.header=true"
-            )
-    if data is not None:
-        raise DataError(
-            f"{where}: {shown!r} looks like data, not like the name of a column: set task.header=true if line 1 is a "
-            "header, or task.header=false and the columns, named column1, column2, …, such as task.text=column1"
-        )
-    return True
-
-
-def _is_data(cell: str, column: int, others: Sequence[Sequence[str]]) -> bool:
-    """Whether a cell of the first row looks like data: a number, a sentence, or a value of other rows."""
-    try:
-        return math.isfinite(float(cell))
-    except ValueError:
-        sentence = len(cell) > MAX_NAME or len(cell.split()) > MAX_NAME_WORDS or cell.endswith(SENTENCE_ENDS)
-        return sentence or (bool(cell) and any(cell == row[column].strip() for row in others if column < len(row)))
-
-
-def _note_blank_lines(table: Table) -> None:
-    if blank := table.lines[-1] - len(table) - (table.columns[0] != "column1"):
-        _note(f"{table.name}: {blank} blank line{'s are' if blank > 1 else ' is'} skipped")
-
-
-def _note(text: str) -> None:
-    warnings.warn(DataWarning(text), stacklevel=2)
 
 
 def choose_columns(
@@ -231,16 +180,31 @@ def choose_columns(
     for roles, names in hints:
         if not any(role in chosen for role in roles):
             chosen |= _detected(table, roles, names, set(chosen.values()))
-    missing = [role for roles, _ in hints for role in roles if role not in chosen and role not in optional]
+    needed = [role for roles, _ in hints for role in roles if role not in optional]
+    missing = [role for role in needed if role not in chosen]
     left = [name for name in table.columns if name not in chosen.values() and name.lower() not in IDS]
     if len(missing) == len(left) == 1:
         chosen[missing.pop()] = left[0]
     for role in missing:
-        raise DataError(
-            f"{table.name}: no column for the {role} among {join_names(table.columns)}: set task.{role}=COLUMN, "
-            "or task.header=false if line 1 is not a header (columns are then column1, column2, …)"
-        )
+        raise _missing_column(table, role, needed)
     return chosen
+
+
+def _missing_column(table: Table, role: str, needed: Sequence[str]) -> DataError:
+    columns = table.columns
+    if len(columns) < len(needed):
+        found = f"{table.name} has {'only one column' if len(columns) == 1 else f'{len(columns)} columns'}"
+        roles = f"{', '.join(needed[:-1])} and {needed[-1]}"
+        return DataError(f"{found} ({join_names(columns)}), but {roles} are needed: add them, or choose another file")
+    found = f"{table.name}: no column for the {role} among {join_names(columns)}"
+    if columns[0] == "column1":
+        return DataError(
+            f"{found} (the first row is {join_names(list(map(str, table.rows[0])))}): set task.{role}=COLUMN"
+        )
+    return DataError(
+        f"{found}: set task.{role}=COLUMN, or task.header=false if line 1 is not a header (columns are then column1, "
+        "column2, …)"
+    )
 
 
 def has_columns(table: Table, given: Mapping[str, str], hints: ColumnHints) -> bool:

@@ -6,9 +6,11 @@ import csv
 import gzip
 import io
 import json
+import math
 import re
+import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any, Literal
 
 from bertsmith.config import did_you_mean
 from bertsmith.data.text_files import missing_path_error, printable
-from bertsmith.errors import ConfigError, DataError
+from bertsmith.errors import ConfigError, DataError, DataWarning
 from bertsmith.tokenizers.pretokenization import replace_surrogates
 
 Ragged = Literal["error", "skip"]  # for a row whose number of cells differs from the header
@@ -25,6 +27,7 @@ SAMPLE = 1000  # rows for a `HeaderTest`
 MAX_CELL = 2**26  # characters; a longer cell means an unclosed quote or another format
 FORMATS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "\t"}
 JSON_LINES, JSON_ANY, PARQUET = (".jsonl", ".ndjson"), ".json", ".parquet"
+MAX_NAME, MAX_NAME_WORDS, SENTENCE_ENDS = 40, 5, (".", "!", "?", "。", "…")  # of the name of a column
 _BOM, _UTF_16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -53,10 +56,14 @@ class Table:
         """The index of a column; a DataError that lists the columns if it is missing or not unique."""
         if self.columns.count(column) == 1:
             return self.columns.index(column)
-        advice = f"; set task.{setting}=COLUMN" if setting else ""
+        advice = f"set task.{setting}=COLUMN" if setting else ""
         if column in self.columns:
+            advice = f", or {advice}" if advice else ""
             raise DataError(f"{self.name}: two columns are called {column!r}: rename one{advice}")
-        near = did_you_mean(column, self.columns, f"task.{setting}=" if setting else "") or advice
+        near = did_you_mean(column, self.columns, f"task.{setting}=" if setting else "")
+        if re.fullmatch(r"column\d+", column) and self.columns[0] != "column1":
+            near, advice = "", "set task.header=false if line 1 is not a header"
+        near = near or (f"; {advice}" if advice else "")
         raise DataError(f"{self.name}: no column {column!r} among {join_names(self.columns)}{near}")
 
     def column(self, name: str, *, setting: str = "") -> list[Any]:
@@ -100,6 +107,59 @@ def read_table(
     named = header([row for _, row in sample]) if callable(header) and sample else bool(header)
     cells = chain(sample, cells)
     return _nonempty(_table(cells, name, header=named and not columns, columns=columns, ragged=ragged))
+
+
+def has_header(
+    path: Path, rows: list[list[str]], *, known: Set[str], text_columns: Set[int] = frozenset(), role: str = "text"
+) -> bool:
+    """Whether the first row of a csv, tsv or txt file names columns; an error where it may be either.
+
+    A header has a known name and no cell that looks like data. `text_columns`: the numbers of columns that a file of
+    texts and nothing else can have; a txt file with one column is then one text per line. `role`: for the advice.
+    """
+    first = [cell.strip() for cell in rows[0]]
+    named = any(cell in known or cell.lower() in known for cell in first if cell)
+    data = next((cell for column, cell in enumerate(first) if _is_data(cell, column, rows[1:])), None)
+    where, shown = f"{printable(path)}:1", (data or first[0])[:40]
+    if len(first) in text_columns:
+        lines = len(first) == 1 and table_format(path) == ".txt"
+        if lines or (data is not None and not named):
+            if named or not lines:
+                _note(f"{where}: {shown!r} is read as a text: set task.header=true if line 1 is a header")
+            return False
+        if not named:
+            raise DataError(
+                f"{where}: {shown!r} is a text or the name of a column: set task.header=false or task.header=true"
+            )
+    if named and rows[0] in rows[1:]:
+        raise DataError(f"{printable(path)}: the header ({join_names(first)}) is repeated in a later line: remove it")
+    if data is not None:
+        longest = max(range(len(first)), key=lambda column: len(first[column])) + 1
+        raise DataError(
+            f"{where}: {shown!r} looks like data, not like the name of a column: set task.header=true if line 1 is a "
+            "header, or task.header=false and the columns, which are then column1, column2, …, such as "
+            f"task.{role}=column{longest}"
+        )
+    return True
+
+
+def _is_data(cell: str, column: int, others: Sequence[Sequence[str]]) -> bool:
+    """Whether a cell of the first row looks like data: a number, a sentence, or a value of other rows."""
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        sentence = len(cell) > MAX_NAME or len(cell.split()) > MAX_NAME_WORDS or cell.endswith(SENTENCE_ENDS)
+        return sentence or (bool(cell) and any(cell == row[column].strip() for row in others if column < len(row)))
+
+
+def note_blank_lines(table: Table) -> None:
+    """Notes the blank lines of a file with one text per line, which have no row."""
+    if blank := table.lines[-1] - len(table) - (table.columns[0] != "column1"):
+        _note(f"{table.name}: {blank} blank line{'s are' if blank > 1 else ' is'} skipped")
+
+
+def _note(text: str) -> None:
+    warnings.warn(DataWarning(text), stacklevel=2)
 
 
 def join_names(names: Sequence[str], most: int = 20) -> str:

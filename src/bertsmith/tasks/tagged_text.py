@@ -139,7 +139,8 @@ def _check_spelling(sentences: Sequence[Sentence]) -> None:
             if parse_tag(tag) is None:
                 raise DataError(
                     f"{word_source(sentence, word)}: {tag[:40]!r} is not a tag: expected O, or B, I, E, S, L or U and "
-                    "a type, such as B-PER; for labels without entities, set task.scheme=plain"
+                    "a type, such as B-PER; for labels without entities, set task.scheme=plain; write texts without "
+                    "tags as .jsonl with the key text"
                 )
 
 

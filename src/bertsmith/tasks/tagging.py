@@ -12,9 +12,9 @@ from bertsmith.data.text_files import printable
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.metrics.sequence_labelling import Entity, entities_to_tags
 from bertsmith.tasks import dataset_files
-from bertsmith.tasks.conll import Columns, read_column_file
+from bertsmith.tasks.conll import DOCUMENT, Columns, read_column_file
 from bertsmith.tasks.dataset_files import ONE_TEXT, column_hints, is_missing, parse_text
-from bertsmith.tasks.tables import JSON_ANY, JSON_LINES, PARQUET, Table, join_names, read_table
+from bertsmith.tasks.tables import JSON_ANY, JSON_LINES, PARQUET, Table, join_names, read_table, read_whole
 from bertsmith.tasks.tagged_text import Sentence, Spans, TaggingConfig, Unit, join_words, split_text
 from bertsmith.tasks.task import Dataset
 from bertsmith.tasks.token_classification import TokenClassificationTask
@@ -49,6 +49,8 @@ class Config(TaggingConfig):
         detected: dict[str, str] = {}
 
         def load(path: Path, split: str) -> list[Sentence]:
+            if split == "test" and (sentences := _read_lines(path, self.encoding, self.unit)):
+                return sentences
             if path.suffix.lower() not in TABLES:
                 columns = Columns(self._number("words", path) - 1, self._number("tags", path) - 1, self.comment)
                 return read_column_file(path, columns, tagged=split != "test", encoding=self.encoding)
@@ -70,6 +72,24 @@ class Config(TaggingConfig):
                 f"task.{role}={given}: columns of {printable(path)} are numbers, counted from 1, not names"
             )
         return int(given)
+
+
+def _read_lines(path: Path, encoding: str, unit: Unit) -> list[Sentence]:
+    """The sentences of a txt file with one text per line, or none if it is a column file.
+
+    A column file has tabs, or the same number of words in each line.
+    """
+    if path.suffix.lower() != ".txt":
+        return []
+    text = read_whole(path, printable(path), encoding).replace("\r\n", "\n")
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    sizes = {len(line.split()) for _, line in lines if not line.startswith(DOCUMENT)}
+    if "\t" in text or sizes == {1} or (len(sizes) == 1 and len(lines) > 1):
+        return []
+    return [
+        Sentence(id=str(row), texts=(line,), source=f"{printable(path)}:{number}", spans=split_text(line, unit))
+        for row, (number, line) in enumerate(lines)
+    ]
 
 
 def read_rows(

@@ -68,7 +68,7 @@ class TokenClassificationTask(LabelTask):
 
     def _use_plain_labels(self) -> None:
         self.plain = True
-        if self.main_metric == "f1":
+        if not self.chosen_metric:
             self.main_metric = "accuracy"
 
     def read(self, path: Path, split: str) -> Sequence[Example]:

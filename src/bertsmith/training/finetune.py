@@ -77,6 +77,8 @@ def finetune(
     settings = settings if overwrite else with_saved_precision(settings, Path(output))
     task = data.task if data else build_task(settings)
     model, tokenizer, notes = open_with_head(settings, task)
+    if settings.main_metric in task.own_metrics:
+        notes.append(f"best/ is the model with the highest {settings.main_metric}")
     data = data or prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
     with ExitStack() as stack:
         world = stack.enter_context(join_process_group(choose_device(device)))
@@ -214,7 +216,7 @@ class FinetuneRun(Run):
         dev, length = self.data.dev, self.data.max_length
         predictions = predict(self.model, task, dev, self.tokenizer, length=length, bf16=bf16)
         self.fitted = task.fitted_head_config(dev, predictions)
-        scores = task.score(dev, task.refitted(predictions, self.fitted))
+        scores = task.scores(dev, task.refitted(predictions, self.fitted))
         summary = " · ".join(f"{name} {value:.4f}" for name, value in scores.items() if "/" not in name)
         metrics = {"cost": -scores[task.main_metric], **{f"score/{name}": value for name, value in scores.items()}}
         return Evaluation(metrics, metrics["cost"], f"dev {summary}")

@@ -96,6 +96,7 @@ def build_task(settings: FinetuneConfig, labels: Sequence[str] = ()) -> Task:
             f"for {pipeline}: {', '.join(objectives_with(pipeline))}"
         )
     task.objective = kind
+    task.use_metrics(settings.metrics, settings.main_metric)
     return task
 
 
@@ -107,6 +108,8 @@ def prepare(settings: FinetuneConfig, task: Task, tokenizer: Tokenizer, *, posit
             f"max_length={length} exceeds the {positions} positions of {settings.model}: write max_length={positions}"
         )
     examples, dev = train_and_dev(settings, task)
+    if dev and (settings.metrics or settings.main_metric):
+        task.scores(dev, task.baseline(dev)[1])  # raises before the training if a metric is wrong
     features = task.rows(examples, tokenizer, max_length=length, training=True)
     if not features:
         raise DataError(f"{settings.name}: none of its {len(examples):,} training examples has a label")

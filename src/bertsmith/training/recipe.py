@@ -76,7 +76,7 @@ PRETRAINING_NAMES = OtherNames(
 )
 FINETUNING_NAMES = OtherNames(
     "fine-tuning recipe",
-    SAME | dict.fromkeys(EPOCHS[1:], "epochs"),
+    SAME | dict.fromkeys(EPOCHS[1:], "epochs") | {"metric_for_best_model": "main_metric"},
     SIMILAR
     | dict.fromkeys(("steps", "max_steps"), _is("the length of a fine-tuning run is its epochs", "epochs=3"))
     | {"eval_steps": _is("evaluations are counted by epoch", "evals_per_epoch=2")},
@@ -223,6 +223,8 @@ class FinetuneConfig:
     limit: int = 0  # training examples that are used, the first ones; 0: all
     dev_fraction: float = 0.0  # of the training examples, used as dev examples where the task has none
     evals_per_epoch: int = 1  # evaluations on the dev examples
+    metrics: str | dict[str, str] = ""  # of your own, as module:function; several with commas, or by name
+    main_metric: str = ""  # the metric whose highest value selects the best model; empty: the task's
     patience: int = 0  # evaluations without improvement before the run stops early; 0: never
     save_every: int = 500  # steps between checkpoints
     keep_checkpoints: int = 2  # that are kept

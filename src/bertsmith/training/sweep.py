@@ -104,12 +104,14 @@ def sweep(
                     model, tokenizer, _ = open_with_head(settings, task)
                     data = prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
                 run.run(data, quiet=quiet)
-            scores = best_scores(read_run(run.folder), task.main_metric)
+            history = read_run(run.folder)
+            main = history.main_metric.removeprefix("score/")  # some tasks detect it in their files
+            scores = best_scores(history, main)
             setting = {"learning_rate": run.config.learning_rate, "seed": run.config.seed}
             results.append({**setting, "run": str(run.folder), "scores": scores})
             if lean:
-                _remove_all_but_best(results, task.main_metric)
-    return _summary(settings, task.main_metric, results, output)
+                _remove_all_but_best(results, main)
+    return _summary(settings, main, results, output)
 
 
 def parse_learning_rates(text: str) -> list[float]:
