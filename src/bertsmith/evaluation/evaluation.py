@@ -79,7 +79,7 @@ class Evaluation:
         parts = [f"<h4>{escape(f'{self.task} {self.split}')}</h4>", html.figures(headline(self))]
         parts += [f"<h4>{title}</h4>{html.table(*table)}" for title, table in shown.items()]
         if self.confusion:
-            parts.append(f'<h4>Confusion matrix</h4><table class="matrix">{_confusion_markup(self.confusion)}</table>')
+            parts.append(f"<h4>Confusion matrix</h4>{_confusion_markup(self.confusion)}")
         return html.notebook("".join(parts))
 
     def to_dict(self) -> dict[str, Any]:
@@ -155,7 +155,8 @@ def _confusion_markup(table: tables.Confusion) -> str:
         tone = "46, 139, 87" if table.rows[row] == table.columns[column] else "200, 70, 50"
         return f'<td style="background: rgba({tone}, {0.1 + share / 2:.2f})">{count:,}</td>'
 
-    return table.markup(NOTEBOOK_LABELS, cell)
+    note = f"<p>{omission}</p>" if (omission := table.omission(NOTEBOOK_LABELS)) else ""
+    return f'{note}<table class="matrix">{table.markup(NOTEBOOK_LABELS, cell)}</table>'
 
 
 def evaluate(

@@ -36,6 +36,11 @@ class Confusion:
         rows = [row for row in rows if self.rows[row] not in (OTHER_BOUNDS, NOTHING) or any(self.counts[row])]
         return rows, columns
 
+    def omission(self, most: int) -> str:
+        """A sentence about the labels that `shown` leaves out; "" if there are none."""
+        rest = len(self.columns) - len(self.shown(most)[1])
+        return f" The {rest} rarest labels are left out." if rest else ""
+
     def markup(self, most: int, cell: Callable[[int, int, int, float], str]) -> str:
         """Head and body as HTML; `cell` renders a count, from row, column, count and share of the row."""
         rows, columns = self.shown(most)

@@ -55,6 +55,7 @@ LABELS = column_hints(
 class Config(TableConfig):
     """Settings of multi-label classification."""
 
+    tuple_columns = (("text", "labels"), ("text",))
     text: str = ""  # column of the text; detected if empty
     label: str = ""  # column of the labels, lists or texts; detected if empty
     separator: str = ""  # between the labels of a text, such as "|"
