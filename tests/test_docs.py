@@ -13,17 +13,43 @@ from typing import Any
 import pytest
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+TUTORIALS = [DOCS / "tutorials" / f"{name}.md" for name in ("own_domain", "own_labels", "embeddings", "serving")]
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "```python" in page.read_text(encoding="utf-8")]
+SMALL = 'steps=2, minutes=0, batch_size=4, max_length=32, encoder={"layers": 1, "width": 32, "heads": 2}'
+SCALED = {
+    r"minutes=\d+": SMALL,
+    r"epochs=\d+": "epochs=1",
+    r"limit=[\d_]+": "limit=100_000",
+    r"vocab_size=[\d_]+": "vocab_size=800",
+    r"held_out=[\d.]+": "held_out=0.3",
+}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
-def test_code_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BERTSMITH_EXTENSIONS", "")  # restored after pages that add extensions
+def run_page(page: Path, scaled: dict[str, str] | None = None) -> None:
+    """Runs the Python blocks of a page one after the other."""
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     namespace: dict[str, object] = {"__name__": "page"}
     for number, block in enumerate(blocks):
+        for pattern, replacement in (scaled or {}).items():
+            block = re.sub(pattern, replacement, block)
         exec(compile(block, f"{page.name}[{number}]", "exec"), namespace)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in TUTORIALS], ids=lambda page: str(page.relative_to(DOCS))
+)
+def test_code_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERTSMITH_EXTENSIONS", "")  # restored after pages that add extensions
+    run_page(page)
+
+
+def test_tutorials_run_in_order_at_a_small_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They build on each other's folders. Numbers of steps, epochs and documents are smaller than on the pages."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tickets.csv").write_bytes((DOCS / "tutorials" / "tickets.csv").read_bytes())
+    for page in TUTORIALS:
+        run_page(page, SCALED)
 
 
 def command_pages() -> Any:

@@ -55,3 +55,7 @@ class ConfigError(BertsmithError):
     """A setting is unknown, of the wrong type or out of range."""
 
     exit_code = 78
+
+
+class MetricError(ConfigError):
+    """A metric of the user's own that raises an error or returns no number."""

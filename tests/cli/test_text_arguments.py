@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -81,6 +82,13 @@ def test_the_advice_about_paths_works(folder: Path, monkeypatch: pytest.MonkeyPa
         in call("tokenizer", "show", "words", "texts.txt").stderr
     )
     assert "labels is a folder, but a text is expected" in call("classify", "labels", "labels").stderr
+
+
+def test_txt_files_are_one_text_per_line(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "TEXTS.TXT.gz").write_bytes(gzip.compress(b"red iron\nblue gold\n"))
+    for path in (folder / "texts.txt", tmp_path / "TEXTS.TXT.gz"):
+        assert json.loads(call("embed", folder / "words", path, "--json").stdout)["texts"] == 2
+    assert "is a folder, but a text is expected" in call("embed", folder / "words", tmp_path).stderr
 
 
 def test_files_in_other_encodings(folder: Path) -> None:

@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,10 @@ def test_a_run_without_dev_examples_says_what_to_pass(base: Path, tmp_path: Path
     assert done.returncode == 65
     assert "this run has no dev examples: pass --dev FILE, or --data DIR, or another --split" in done.stderr
     assert call("evaluate", run, "--dev", base / "classification" / "dev.jsonl", "--device", "cpu").returncode == 0
+    moved = copied_run(base, tmp_path / "moved", files={"dev": "dev.csv"})
+    assert (
+        "dev.csv, the dev data of the run, does not exist here: pass --dev FILE, or" in call("evaluate", moved).stderr
+    )
     refused = call("evaluate", run, "dev.csv").stderr
     assert "dev.csv is not a setting: pass a file of examples with --file dev.csv" in refused
 
@@ -174,6 +179,74 @@ def test_predictions_with_several_texts(base: Path, kind: str, roles: dict[str, 
     row = json.loads(call("predict", base / kind / "run", "--file", file, "--with-text", "-q").stdout.splitlines()[0])
     example = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
     assert {role: row[role] for role in roles} == {role: example[name] for role, name in roles.items()}
+
+
+METRICS_FILE = """
+def cost(gold, predicted):
+    return -sum(5 if a == "iron" else 1 for a, b in zip(gold, predicted) if a != b)
+
+def raises(gold, predicted):
+    raise KeyError("zinc")
+
+def words(gold, predicted):
+    return "many"
+"""
+
+
+def test_metrics_of_the_users_own(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shopmetrics.py").write_text(METRICS_FILE, encoding="utf-8")
+    run, dev = base / "classification" / "run", base / "classification" / "dev.jsonl"
+    words = ["evaluate", run, "--dev", dev, "--device", "cpu", "--json", "metrics=shopmetrics:cost", "main_metric=cost"]
+    found = json.loads(call(*words).stdout)
+    gold = [json.loads(line)["label"] for line in dev.read_text(encoding="utf-8").splitlines()]
+
+    def cost(true: list[str], predicted: list[str]) -> float:
+        assert true == gold
+        return -float(sum(5 if a == "iron" else 1 for a, b in zip(true, predicted, strict=True) if a != b))
+
+    own = evaluate(run, "classification", {"dev": dev}, metrics={"own": lambda a, b: 2.0}, device="cpu")
+    assert (own.scores["own"], own.main_metric) == (2.0, "accuracy")
+    predictions = [one.value for one in own.predictions[1]]
+    assert found["scores"]["cost"] == cost(gold, predictions)
+    assert found["main_metric"] == "cost"
+    interval = found["interval"]
+    assert interval["low"] < interval["value"] == found["scores"]["cost"] < interval["high"]
+    assert found["baseline"]["scores"]["cost"] < 0
+    for setting, message in {
+        "metrics=shopmetric:cost": f"metrics=shopmetric:cost: no module shopmetric in {tmp_path} or among",
+        "metrics=shopmetrics:costs": "shopmetrics has no function costs; did you mean cost?",
+        "metrics=cost": "metrics=cost: expected module:function, such as mymetrics:cost",
+        "metrics=shopmetrics:raises": f"metric raises: KeyError: 'zinc' ({tmp_path / 'shopmetrics.py'}:6)",
+        "metrics=shopmetrics:words": "metric words returned 'many': it must return a finite number",
+        "main_metric=acuracy": "main_metric=acuracy is not one of accuracy, macro_f1, matthews; did you mean accuracy?",
+        'metrics={accuracy="shopmetrics:cost"}': "accuracy is already a metric of classification",
+    }.items():
+        done = call(*words[:6], "-q", setting)
+        assert (done.returncode, done.stderr.count("\n")) == (78, 1), done.stderr
+        assert message in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric"), [("tagging", "accuracy"), ("qa", "exact_match"), ("regression", "spearman")]
+)
+def test_another_main_metric_has_its_own_interval(kind: str, metric: str, base: Path) -> None:
+    found = evaluate(base / kind / "run", kind, {"dev": base / kind / "dev.jsonl"}, main_metric=metric, device="cpu")
+    assert found.interval is not None
+    assert found.interval.value == pytest.approx(found.scores[metric])
+    assert found.interval.low < found.interval.value < found.interval.high or found.interval.value in (0, 1)
+
+
+def test_a_metric_of_ones_own_selects_the_best_model(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "shelfmetrics.py").write_text("def late(gold, predicted):\n    return sum(map(len, predicted))\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        how = ["epochs=2", "learning_rate=2e-3", "metrics=shelfmetrics:late", "main_metric=late"]
+        tuning = tuning_of("classification", base / "m", tmp_path, *how)
+        found = finetune(tuning, tmp_path / "run", device="cpu", quiet=True)
+        with pytest.raises(ConfigError, match=r"main_metric=later is not one of .*, late"):
+            finetune(replace(tuning, main_metric="later"), tmp_path / "wrong", device="cpu", quiet=True)
+    assert (found["main"], found["cost"]) == ("late", -found["score/late"])
 
 
 def test_submission_without_labels(base: Path, tmp_path: Path) -> None:

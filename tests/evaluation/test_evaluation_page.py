@@ -95,6 +95,7 @@ def test_many_labels_and_examples_make_a_small_page(tmp_path: Path) -> None:
     assert len(text) < 4_000_000
     assert text.count('scope="row"') == MAX_LABELS
     assert "The 20 rarest labels are left out." in text
+    assert "The 40 rarest labels are left out." in found._repr_html_()
 
 
 def test_files_take_the_place_of_older_ones(tmp_path: Path) -> None:

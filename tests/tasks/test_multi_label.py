@@ -199,7 +199,7 @@ def test_commands_on_multi_label_models(run: Path) -> None:
     output = call("evaluate", run / "run", "--dev", run / "dev.jsonl", "--device", "cpu", "-o", run / "page").stdout
     assert "micro f1" in output
     assert "label" in output
-    assert "By label" in (run / "page" / "evaluation.html").read_text()
+    assert "Per-class scores" in (run / "page" / "evaluation.html").read_text()
     words = ("predict", run / "run", "--file", run / "dev.jsonl", "--device", "cpu")
     rows = [json.loads(line) for line in call(*words).stdout.splitlines()]
     assert {type(row["value"]) for row in rows} == {list}

@@ -241,15 +241,16 @@ def test_texts_without_labels_get_predictions_but_no_scores(tmp_path: Path) -> N
 
 def test_f1_needs_its_label(tmp_path: Path) -> None:
     path = written(tmp_path / "train.csv", "text,label\na,x\nb,y\nc,z\n")
-    output = refusal(
-        lambda: classification.Config(main_metric="f1").build(files={"train": path}).head_config(), ConfigError
-    )
+    unnamed = classification.Config().build(files={"train": path})
+    unnamed.use_metrics({}, "f1")
+    output = refusal(unnamed.head_config, ConfigError)
     assert "main_metric=f1 needs one of the 3 labels: set task.positive=" in output
     output = refusal(
         lambda: classification.Config(positive="Z").build(files={"train": path}).head_config(), ConfigError
     )
     assert "positive=Z is not one of the labels (x, y, z)" in output
-    task = classification.Config(main_metric="f1", positive="z").build(files={"train": path})
+    task = classification.Config(positive="z").build(files={"train": path})
+    task.use_metrics({}, "f1")
     examples = task.examples("train")
     answers = [np.eye(3, dtype=np.float32)[number] for number in (2, 1, 2)]
     labelled = [type("Asked", (), {"example_index": number}) for number in range(3)]
@@ -394,8 +395,8 @@ def test_choices_in_columns(tmp_path: Path) -> None:
 
 
 def test_settings_are_parsed_from_the_command_line() -> None:
-    typed = config.override(classification.Config(), ["positive=1", "main_metric=f1", "header=false", "text=column2"])
-    assert typed == classification.Config(positive="1", main_metric="f1", header=False, text="column2")
+    typed = config.override(classification.Config(), ["positive=1", "header=false", "text=column2"])
+    assert typed == classification.Config(positive="1", header=False, text="column2")
     counted = config.override(choice.Config(), ["first_index=1", 'choices=["A", "B"]'])
     assert counted == choice.Config(first_index=1, choices=("A", "B"))
     with pytest.raises(ConfigError, match=r"first_index=2 must be one of auto, 0, 1"):

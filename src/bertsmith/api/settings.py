@@ -101,3 +101,5 @@ class FinetuneSettings(RunSettings, total=False):
     epochs: float
     dev_fraction: float
     evals_per_epoch: int
+    metrics: str | Mapping[str, str]
+    main_metric: str

@@ -10,7 +10,7 @@ import typer
 
 import bertsmith.cli.options as opt
 from bertsmith import load
-from bertsmith.data.text_files import check_text
+from bertsmith.data.text_files import SUFFIXES, check_text
 
 app = typer.Typer()
 POOLING_HELP = (
@@ -303,4 +303,6 @@ def _advise_predict(model: Path, file: str) -> str:
 
 
 def _one_text_per_line(file_format: str, path: str) -> str:
-    return "line" if file_format == "auto" and path.endswith(".txt") else file_format
+    plain, ending = os.path.splitext(path.lower())
+    is_txt = ending == ".txt" or (ending in SUFFIXES and plain.endswith(".txt"))
+    return "line" if file_format == "auto" and is_txt else file_format

@@ -19,7 +19,7 @@ from bertsmith.evaluation.evaluator import (
 )
 from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.reports import html
-from bertsmith.tasks.task import Case, Example, Prediction, Task
+from bertsmith.tasks.task import Case, Example, Metrics, Prediction, Task, named_metrics
 from bertsmith.training.finetune_data import check_examples
 from bertsmith.training.recipe import FinetuneConfig, task_name
 
@@ -79,7 +79,7 @@ class Evaluation:
         parts = [f"<h4>{escape(f'{self.task} {self.split}')}</h4>", html.figures(headline(self))]
         parts += [f"<h4>{title}</h4>{html.table(*table)}" for title, table in shown.items()]
         if self.confusion:
-            parts.append(f'<h4>Confusion matrix</h4><table class="matrix">{_confusion_markup(self.confusion)}</table>')
+            parts.append(f"<h4>Confusion matrix</h4>{_confusion_markup(self.confusion)}")
         return html.notebook("".join(parts))
 
     def to_dict(self) -> dict[str, Any]:
@@ -155,7 +155,8 @@ def _confusion_markup(table: tables.Confusion) -> str:
         tone = "46, 139, 87" if table.rows[row] == table.columns[column] else "200, 70, 50"
         return f'<td style="background: rgba({tone}, {0.1 + share / 2:.2f})">{count:,}</td>'
 
-    return table.markup(NOTEBOOK_LABELS, cell)
+    note = f"<p>{omission}</p>" if (omission := table.omission(NOTEBOOK_LABELS)) else ""
+    return f'{note}<table class="matrix">{table.markup(NOTEBOOK_LABELS, cell)}</table>'
 
 
 def evaluate(
@@ -167,6 +168,8 @@ def evaluate(
     max_length: int = 0,
     bf16: bool = False,
     max_errors: int = 100,
+    metrics: Metrics = "",
+    main_metric: str = "",
     device: str = "auto",
     quiet: bool = True,
 ) -> Evaluation:
@@ -174,13 +177,15 @@ def evaluate(
 
     `task`: its name, such as `glue/cola`, or its config, such as `classification.Config(text="review")`. `files`: by
     split, or the benchmark's folder under `data`. `max_length`: 0 is that of the run, or the task's default.
+    `metrics`: of your own, functions or their names by name; `main_metric`: the one with the confidence interval.
     """
     name = task if isinstance(task, str) else task_name(task)
     settings = make_evaluation_config(finetune_config_of(model), name)
     settings = replace(settings, max_length=max_length or settings.max_length, bf16=bf16, max_errors=max_errors)
     settings = settings if isinstance(task, str) else replace(settings, task=task)
+    settings = replace(settings, main_metric=main_metric or settings.main_metric)
     paths = {key: Path(path) for key, path in files.items()}
-    return evaluate_with(settings, model, paths, split, device, quiet=quiet)
+    return evaluate_with(settings, model, paths, split, device, quiet=quiet, metrics=metrics)
 
 
 def evaluate_with(
@@ -192,11 +197,16 @@ def evaluate_with(
     *,
     quiet: bool,
     run: FinetuneConfig | None = None,
+    metrics: Metrics = "",
     **opening: Any,
 ) -> Evaluation:
-    """`evaluate` with an `EvaluationConfig`; `run`: as for `split_examples`; `opening`: keywords of `open_model`."""
+    """`evaluate` with an `EvaluationConfig`; `run`: as for `split_examples`; `opening`: keywords of `open_model`.
+
+    `metrics`: of your own, beside those of the config.
+    """
     evaluator = open_evaluator(settings, model, files, device=device, **opening)
     task = evaluator.task
+    task.use_metrics({**named_metrics(settings.metrics), **named_metrics(metrics)}, settings.main_metric)
     examples = split_examples(task, split, run)
     began = time.perf_counter()
     chunks = list(evaluator.predict(examples, title="evaluate", quiet=quiet))
@@ -238,8 +248,8 @@ def analyze(
     errors = [case for case in cases if not case.correct and case.reported]
     return replace(
         result,
-        scores=task.score(examples, predictions),
-        interval=task.interval(examples, predictions),
+        scores=task.scores(examples, predictions),
+        interval=task.main_interval(examples, predictions),
         baseline=tables.baseline(task, examples),
         confusion=confusion,
         by_label=tables.by_label(task, confusion, examples, predictions),

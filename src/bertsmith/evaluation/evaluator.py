@@ -38,6 +38,8 @@ class EvaluationConfig:
     max_length: int = 0  # tokens of a row; 0: the task's default, at most the model's positions
     bf16: bool = False  # compute in bfloat16
     max_errors: int = 100  # errors in the report, the most confident ones first
+    metrics: str | dict[str, str] = ""  # of your own, as module:function; several with commas, or by name
+    main_metric: str = ""  # the metric with the confidence interval; empty: the task's
 
     def __post_init__(self) -> None:
         if self.max_length < 0 or self.max_errors < 0:
@@ -110,7 +112,8 @@ def finetune_config_of(model: str | Path) -> FinetuneConfig | None:
 def make_evaluation_config(run: FinetuneConfig | None, task: str, changes: Iterable[str] = ()) -> EvaluationConfig:
     """The config from the command line. If the task is that of the model's run, the run's settings apply."""
     if run is not None and task in ("", run.name):
-        settings = EvaluationConfig(task=run.task, max_length=run.max_length)
+        own: dict[str, Any] = {"metrics": run.metrics, "main_metric": run.main_metric}
+        settings = EvaluationConfig(task=run.task, max_length=run.max_length, **own)
     elif task:
         settings = EvaluationConfig(task=find_task(task))
     else:
@@ -125,7 +128,16 @@ def evaluation_files(run: FinetuneConfig | None, given: Mapping[str, Path], *, s
     if given or run is None:
         return dict(given)
     names = {split, "data"} | ({"train"} if run.dev_fraction and split == "dev" else set())
-    return {name: Path(path) for name, path in run.files.items() if name in names}
+    files = {name: Path(path) for name, path in run.files.items() if name in names}
+    for name, path in files.items():
+        if not path.exists():
+            advice = f"pass {_option_of(split)}, or run this command in the folder where the run was started"
+            raise DataError(f"{path}, the {name} data of the run, does not exist here: {advice}")
+    return files
+
+
+def _option_of(split: str) -> str:
+    return "--dev FILE" if split == "dev" else f"--file FILE --split {split}"
 
 
 def split_examples(task: Task, split: str, run: FinetuneConfig | None = None) -> list[Example]:
@@ -134,8 +146,9 @@ def split_examples(task: Task, split: str, run: FinetuneConfig | None = None) ->
         return dev_examples(run, task) if split == "dev" else train_and_dev(run, task)[0]
     if not task.has_split(split):
         found = f"{task.name} has no {split} file" if run is None else f"this run has no {split} examples"
-        how = "--dev FILE" if split == "dev" else f"--file FILE --split {split}"
-        raise DataError(f"{found}: pass {how}, or --data DIR{'' if run is None else ', or another --split'}")
+        raise DataError(
+            f"{found}: pass {_option_of(split)}, or --data DIR{'' if run is None else ', or another --split'}"
+        )
     if not (examples := task.examples(split)):
         raise DataError(f"{task.name}: {split} has no examples")
     return examples

@@ -104,8 +104,7 @@ def _confusion(table: Confusion, data: Mapping[str, Any]) -> str:
         start = f'<button type="button" class="{shade}" data-cell="{row},{column}" aria-label="{label}">'
         return f"<td>{start}{count:,}</button></td>"
 
-    rest = len(table.columns) - len(table.shown(MAX_LABELS)[1])
-    note = f" The {rest} rarest labels are left out." if rest else ""
+    note = table.omission(MAX_LABELS)
     return (
         "<h2>Confusion matrix</h2>"
         f'<p class="faint">Rows: true labels. Columns: predicted labels. Click a cell to see its examples.{note}</p>'

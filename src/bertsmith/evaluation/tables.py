@@ -9,6 +9,7 @@ from html import escape
 
 import numpy as np
 
+from bertsmith.errors import MetricError
 from bertsmith.metrics.classification import MatchCounts
 from bertsmith.tasks.task import Case, Example, Prediction, Task
 from bertsmith.tasks.token_classification import NOTHING, OTHER_BOUNDS
@@ -34,6 +35,11 @@ class Confusion:
             rows = columns = sorted(sorted(rows, key=lambda row: -seen[row])[:most])
         rows = [row for row in rows if self.rows[row] not in (OTHER_BOUNDS, NOTHING) or any(self.counts[row])]
         return rows, columns
+
+    def omission(self, most: int) -> str:
+        """A sentence about the labels that `shown` leaves out; "" if there are none."""
+        rest = len(self.columns) - len(self.shown(most)[1])
+        return f" The {rest} rarest labels are left out." if rest else ""
 
     def markup(self, most: int, cell: Callable[[int, int, int, float], str]) -> str:
         """Head and body as HTML; `cell` renders a count, from row, column, count and share of the row."""
@@ -171,7 +177,10 @@ def by_length(
     for number in range(len(edges)):
         chosen = np.flatnonzero(bucket_of == number).tolist()
         if chosen:
-            scores = task.score([examples[n] for n in chosen], [predictions[n] for n in chosen])
+            try:
+                scores = task.scores([examples[n] for n in chosen], [predictions[n] for n in chosen])
+            except MetricError:  # a metric of the user's own may need more examples
+                continue
             shortest = edges[number - 1] + 1 if number else 0
             count = sum(truncated[n] for n in chosen)
             buckets.append(LengthBucket(shortest, edges[number], len(chosen), count, scores[task.main_metric]))
@@ -181,4 +190,7 @@ def by_length(
 def baseline(task: Task, examples: Sequence[Example]) -> Baseline:
     """The scores of the task's baseline without a model."""
     description, predictions = task.baseline(examples)
-    return Baseline(description, task.score(examples, predictions))
+    try:
+        return Baseline(description, task.scores(examples, predictions))
+    except MetricError:
+        return Baseline(description, task.score(examples, predictions))

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 import torch
@@ -31,6 +31,16 @@ Combine = Literal["mean", "concat"]
 CELL = 18  # pixels of a token in a heat map
 MAX_TOKENS = 128  # of a heat map
 MAX_TOKEN = 12  # characters of a label
+
+
+class EmbeddingOptions(TypedDict, total=False):
+    """The options of `Predictor.embed`."""
+
+    pooling: Pooling | None
+    layers: Sequence[int]
+    combine: Combine
+    normalize: bool | None
+    prompt: str | None
 
 
 @dataclass(frozen=True)
@@ -102,7 +112,7 @@ class Attention:
         title = f"Attention, mean of {layers} layers × {heads} heads; rows: query tokens, columns: key tokens"
         rest = f"; the first {count} of {length} tokens" if count < length else ""
         return html.notebook(
-            f'<p>{title}; darkest: {weights.max():.1%}{rest}</p><svg role="img" aria-label="{title}" '
+            f'<p>{title}; highest weight {weights.max():.1%}{rest}</p><svg role="img" aria-label="{title}" '
             f'width="{edge + side}" height="{edge + side}">{"".join(labels)}'
             f'{picture} style="image-rendering: pixelated"/></svg>'
         )

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast, overload
+from typing import Any, Self, Unpack, cast, overload
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from bertsmith.inference.encoder_outputs import (
     Attention,
     AttentionQuery,
     Combine,
+    EmbeddingOptions,
     EmbeddingQuery,
     Embeddings,
     Pooling,
@@ -250,11 +251,17 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         return Attention(self._tokens(row.ids), row.offsets, row.sequence_ids, weights, any(row.truncated))
 
     @overload
-    def similarity(self, first: str, second: str, **options: Any) -> float: ...
+    def similarity(  # type: ignore[overload-overlap]
+        self, first: str, second: str, **options: Unpack[EmbeddingOptions]
+    ) -> float: ...
     @overload
-    def similarity(self, first: Iterable[str], second: Iterable[str], **options: Any) -> NDArray[np.float32]: ...
+    def similarity(
+        self, first: Iterable[str], second: Iterable[str], **options: Unpack[EmbeddingOptions]
+    ) -> NDArray[np.float32]: ...
 
-    def similarity(self, first: str | Iterable[str], second: str | Iterable[str], **options: Any) -> Any:
+    def similarity(
+        self, first: str | Iterable[str], second: str | Iterable[str], **options: Unpack[EmbeddingOptions]
+    ) -> Any:
         """The cosine similarity of two texts, or of all pairs of two lists [first, second]; options as in `embed`.
 
         Texts over the maximum length are truncated; `embed` reports which.
@@ -265,7 +272,7 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         cosines = left @ right.T
         return float(cosines[0, 0]) if isinstance(first, str) and isinstance(second, str) else cosines
 
-    def encode(self, texts: str | Iterable[str], **options: Any) -> NDArray[np.float32]:
+    def encode(self, texts: str | Iterable[str], **options: Unpack[EmbeddingOptions]) -> NDArray[np.float32]:
         """One vector for each text [texts, D], or one [D] for a single string; options as in `embed`."""
         vectors = self.embed([texts] if isinstance(texts, str) else texts, **options).vectors
         return vectors[0] if isinstance(texts, str) else vectors
@@ -327,7 +334,7 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
     def _dense(self, pooling: Pooling | None, layers: Sequence[int]) -> tuple[DenseLayer, ...]:
         return self.sentence_settings.dense if pooling is None and tuple(layers) == (-1,) else ()
 
-    def embed_ids(self, ids: Sequence[Sequence[int]], **options: Any) -> Embeddings:
+    def embed_ids(self, ids: Sequence[Sequence[int]], **options: Unpack[EmbeddingOptions]) -> Embeddings:
         """As `embed`, for texts given as token ids without special tokens."""
         return self.embed(ids, **options)
 

@@ -61,7 +61,7 @@ def embed_source(
     quiet: bool = False,
     **opening: Any,
 ) -> dict[str, Any]:
-    """Embeds a text, or the texts of a file or folder, into `output`, or into the result without an output.
+    """Embeds a text, or the texts of a file, into `output`, or into the result without an output.
 
     `options`: keywords of `Predictor.embed`; `opening`: keywords of `open_model`.
     """
@@ -69,7 +69,7 @@ def embed_source(
         raise BertsmithError(f"{output} has an unknown file type: choose {', '.join(FORMATS)}")
     if output is not None and output.exists():
         raise BertsmithError(f"{output} already exists: choose another -o, or remove it first")
-    texts = read_texts(source, reading, limit=limit) if os.path.exists(source) else [check_text(source)]
+    texts = read_texts(source, reading, limit=limit) if os.path.isfile(source) else [check_text(source)]
     chunks = _EmbeddingChunks(Predictor.open(model, device=device, **opening), texts, options, quiet=quiet)
     result: dict[str, Any] = {"texts": len(texts)}
     if output is None:

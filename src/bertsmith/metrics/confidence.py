@@ -101,6 +101,19 @@ def bootstrap_regression(
     return _percentiles(score(a[None], b[None]), scores, level)
 
 
+def bootstrap_examples(
+    size: int, score: Callable[[list[int]], float], *, resamples: int = 200, level: float = 0.95, seed: int = 0
+) -> ConfidenceInterval:
+    """Percentile interval of any score of `size` examples, a function of their indices.
+
+    Few resamples, as the score is computed anew for each. One for which it is not a number does not count.
+    """
+    generator, every = np.random.default_rng(seed), list(range(size))
+    scores = np.array([score(generator.integers(size, size=size).tolist()) for _ in range(resamples)])
+    value = np.array([score(every)])
+    return _percentiles(value, [scores[np.isfinite(scores)] if np.isfinite(scores).any() else value], level)
+
+
 def wilson(correct: int, total: int, *, level: float = 0.95) -> ConfidenceInterval:
     """Wilson score interval of a proportion, such as an accuracy (Wilson 1927)."""
     if not 0 <= correct <= total or total == 0:

@@ -170,5 +170,8 @@ def _first_index(labelled: Labelled, where: str) -> int:
     zero = any(int(label) == 0 for label, _ in labelled)
     beyond = any(int(label) == len(texts) for label, texts in labelled)
     if zero and beyond:
-        raise DataError(f"{where} has both 0 and the number of choices: set task.first_index=0 or task.first_index=1")
+        raise DataError(
+            f"{where} has both 0 and the number of choices: set task.first_index=0 or task.first_index=1 to see the "
+            "wrong row"
+        )
     return int(beyond)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from bertsmith.tasks.dataset_files import LABEL, ONE_TEXT, ColumnHints, TableConfig, TextReader, parse_label, user_files
 from bertsmith.tasks.text_tasks import ClassificationTask
@@ -19,7 +19,6 @@ class LabelConfig(TableConfig):
     texts: ClassVar[ColumnHints]
 
     label: str = ""  # column of the label; detected if empty
-    main_metric: Literal["accuracy", "macro_f1", "matthews", "f1"] = "accuracy"  # selects the best model
     positive: str = ""  # the label of the F1 score; by default the second of two labels
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ClassificationTask:
@@ -28,7 +27,6 @@ class LabelConfig(TableConfig):
             self.task,
             TextReader(self, user_files(self.task, files), [self.texts], LABEL, parse_label).dataset(),
             labels=labels,
-            main_metric=self.main_metric,
             metrics=("accuracy", "macro_f1", "matthews", "f1"),
             positive=self.positive,
         )

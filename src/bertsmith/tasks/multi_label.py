@@ -55,6 +55,7 @@ LABELS = column_hints(
 class Config(TableConfig):
     """Settings of multi-label classification."""
 
+    tuple_columns = (("text", "labels"), ("text",))
     text: str = ""  # column of the text; detected if empty
     label: str = ""  # column of the labels, lists or texts; detected if empty
     separator: str = ""  # between the labels of a text, such as "|"
@@ -179,6 +180,7 @@ class MultiLabelTask(ClassificationTask):
     """Any number of labels for each text, each with its own probability and threshold. K labels."""
 
     objective = "multi_label"
+    interval_metrics = ("micro_f1", "macro_f1", "accuracy")
 
     def __init__(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from bertsmith.errors import ConfigError
 from bertsmith.tasks.dataset_files import NUMBER, ONE_TEXT, TWO_TEXTS, TableConfig, TextReader, parse_number, user_files
@@ -22,7 +21,6 @@ class Config(TableConfig):
     first: str = ""  # column of the first text, if there are two
     second: str = ""  # column of the second text, if there are two
     label: str = ""  # column of the number
-    main_metric: Literal["pearson", "spearman"] = "pearson"  # selects the best model
 
     def __post_init__(self) -> None:
         if self.text and (self.first or self.second):
@@ -34,4 +32,4 @@ class Config(TableConfig):
         """See `TaskConfig.build`; regression has no labels."""
         texts = [ONE_TEXT] if self.text else [TWO_TEXTS] if self.first or self.second else [TWO_TEXTS, ONE_TEXT]
         read = TextReader(self, user_files("regression", files), texts, NUMBER, parse_number)
-        return RegressionTask("regression", read.dataset(), main_metric=self.main_metric)
+        return RegressionTask("regression", read.dataset())

@@ -56,10 +56,14 @@ class Table:
         """The index of a column; a DataError that lists the columns if it is missing or not unique."""
         if self.columns.count(column) == 1:
             return self.columns.index(column)
-        advice = f"; set task.{setting}=COLUMN" if setting else ""
+        advice = f"set task.{setting}=COLUMN" if setting else ""
         if column in self.columns:
+            advice = f", or {advice}" if advice else ""
             raise DataError(f"{self.name}: two columns are called {column!r}: rename one{advice}")
-        near = did_you_mean(column, self.columns, f"task.{setting}=" if setting else "") or advice
+        near = did_you_mean(column, self.columns, f"task.{setting}=" if setting else "")
+        if re.fullmatch(r"column\d+", column) and self.columns[0] != "column1":
+            near, advice = "", "set task.header=false if line 1 is not a header"
+        near = near or (f"; {advice}" if advice else "")
         raise DataError(f"{self.name}: no column {column!r} among {join_names(self.columns)}{near}")
 
     def column(self, name: str, *, setting: str = "") -> list[Any]:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
+import math
+import os
+import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import config
 from bertsmith.config import did_you_mean
-from bertsmith.errors import ConfigError, DataError
+from bertsmith.errors import ConfigError, DataError, MetricError
 from bertsmith.metrics.classification import MatchCounts
-from bertsmith.metrics.confidence import ConfidenceInterval
+from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Row
 
 FOLDER = "bertsmith.tasks"
 SPLITS = ("train", "dev", "test")
+LOWER_IS_BETTER = ("mean_squared_error",)  # not for the choice of a model
 Files = dict[str, list[Path]]  # by split
 
 
@@ -79,6 +86,8 @@ class Case:
         return cls(index, example.id, example.texts, gold, prediction, float(confidence), source=example.source, **rest)
 
 
+Metric = Callable[[list[Any], list[Any]], float]  # gold and predicted values -> a number, better if higher
+Metrics = str | Mapping[str, str | Metric]  # `module:function`, several with commas; or such names or functions by name
 Submit = Callable[[Sequence[Example], Sequence[Prediction]], dict[str, bytes]]
 
 
@@ -118,6 +127,9 @@ class Task:
     length_unit: str = "tokens"  # unit of the lengths in an evaluation
     has_probabilities: ClassVar[bool] = True  # whether `Prediction.score` is a probability
     pseudo_labels: ClassVar[tuple[str, ...]] = ()  # rows of the confusion matrix that are not labels
+    interval_metrics: tuple[str, ...] = ()  # those that `interval` serves beside the task's own main metric
+    chosen_metric: str = ""  # the main metric of the user's choice
+    own_metrics: Mapping[str, Metric] = MappingProxyType({})  # of the user
 
     def __init__(self, name: str, dataset: Dataset | None = None) -> None:
         self.name = name  # such as glue/cola
@@ -170,6 +182,40 @@ class Task:
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """The official metrics by name, including `main_metric`, between 0 and 1."""
         raise NotImplementedError
+
+    def use_metrics(self, metrics: Metrics, main_metric: str = "") -> None:
+        """Adds metrics of the user's own, and sets the main metric unless it is empty."""
+        self.own_metrics = named_metrics(metrics)
+        if main_metric:
+            self.main_metric = self.chosen_metric = main_metric
+
+    def scores(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
+        """The official metrics and the user's own; a ConfigError if the main metric is not among them."""
+        scores = self.score(examples, predictions)
+        values = [example.gold for example in examples], [prediction.value for prediction in predictions]
+        for name, metric in self.own_metrics.items():
+            if name in scores:
+                raise ConfigError(f"metrics: {name} is already a metric of {self.name}: choose another name")
+            scores[name] = call_metric(name, metric, *map(list, values))
+        if self.main_metric not in scores or self.main_metric in LOWER_IS_BETTER:
+            known = [name for name in scores if " " not in name and name not in LOWER_IS_BETTER]
+            near = did_you_mean(self.main_metric, known)
+            raise ConfigError(f"main_metric={self.main_metric} is not one of {', '.join(known)}{near}")
+        return scores
+
+    def main_interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
+        """The confidence interval of the main metric, also of one of the user's choice."""
+        if not self.chosen_metric or self.chosen_metric in self.interval_metrics:
+            return self.interval(examples, predictions)
+
+        def score(indices: list[int]) -> float:
+            drawn = [replace(examples[index], id=str(number)) for number, index in enumerate(indices)]
+            try:
+                return self.scores(drawn, [predictions[index] for index in indices])[self.main_metric]
+            except MetricError:
+                return math.nan
+
+        return bootstrap_examples(len(examples), score)
 
     def fitted_head_config(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, Any]:
         """Head settings fitted on labelled examples, such as the no-answer threshold of SQuAD 2.0."""
@@ -245,6 +291,64 @@ class TaskConfig(Protocol):
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> Task:
         """The task. `files`: by split, or the benchmark's folder under `data`. `labels`: those of a trained model."""
+
+
+def named_metrics(metrics: Metrics) -> dict[str, Metric]:
+    """The functions of metrics by name."""
+    if isinstance(metrics, str):
+        specs = [spec.strip() for spec in metrics.split(",") if spec.strip()]
+        metrics = {spec.rpartition(":")[2]: spec for spec in specs}
+    found = {name: find_metric(one) if isinstance(one, str) else one for name, one in metrics.items()}
+    for name in found:
+        if not name.isidentifier():
+            raise ConfigError(f"metrics: {name!r} is not a name: use letters, digits and underscores")
+    return found
+
+
+def find_metric(name: str) -> Metric:
+    """The function `package.module:function`; modules are also found in the working directory."""
+    module, colon, function = name.partition(":")
+    if not (module and colon and function):
+        raise ConfigError(f"metrics={name}: expected module:function, such as mymetrics:cost for mymetrics.py")
+    path, folder = sys.path.copy(), os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise ConfigError(f"metrics={name}: {module} does not import: {error}") from error
+        raise ConfigError(f"metrics={name}: no module {module} in {folder} or among the installed packages") from None
+    except Exception as error:  # whatever the user's module raises
+        raise ConfigError(f"metrics={name}: {module} does not import: {_described(error)}") from error
+    finally:
+        sys.path[:] = path
+    metric: Any = getattr(found, function, None)
+    if not callable(metric):
+        functions = [key for key, value in vars(found).items() if callable(value) and not key.startswith("_")]
+        raise ConfigError(f"metrics={name}: {module} has no function {function}{did_you_mean(function, functions)}")
+    return cast(Metric, metric)
+
+
+def call_metric(name: str, metric: Metric, gold: list[Any], predicted: list[Any]) -> float:
+    """The value of a user's metric; a MetricError if it raises an error or returns no finite number."""
+    try:
+        value: Any = metric(gold, predicted)
+    except Exception as error:
+        raise MetricError(f"metric {name}: {_described(error)}") from error
+    try:
+        number = math.nan if isinstance(value, str | bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise MetricError(f"metric {name} returned {str(value)[:40]!r}: it must return a finite number")
+    return number
+
+
+def _described(error: Exception) -> str:
+    """The kind of an error, its message, and the line of the user's file that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = "" if frame.filename == __file__ else f" ({frame.filename}:{frame.lineno})"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
 
 
 def truncated_examples(features: Iterable[Features]) -> set[int]:

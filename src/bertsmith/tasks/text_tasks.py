@@ -89,6 +89,7 @@ class ClassificationTask(TextTask, LabelTask):
     """A text or a pair gets one label. Without `labels` they are those of train, sorted."""
 
     objective = "classify"
+    interval_metrics = (*METRICS, "f1")
 
     def __init__(
         self,
@@ -165,20 +166,19 @@ class ClassificationTask(TextTask, LabelTask):
 
     def _check_settings(self) -> None:
         if self._positive and self._positive not in self._labels:
-            near = did_you_mean(self._positive, self._labels)
+            near = did_you_mean(self._positive, self._labels, "task.positive=")
             raise ConfigError(
                 f"task.positive={self._positive} is not one of the labels ({join_names(self._labels)}){near}"
             )
         if self.main_metric == "f1" and not self.positive:
-            raise ConfigError(
-                f"task.main_metric=f1 needs one of the {len(self._labels)} labels: set task.positive=LABEL"
-            )
+            raise ConfigError(f"main_metric=f1 needs one of the {len(self._labels)} labels: set task.positive=LABEL")
 
 
 class RegressionTask(TextTask):
     """A text or a pair gets a number. `threshold`: numbers from there on are a class, whose F1 is a metric too."""
 
     objective = "regress"
+    interval_metrics = tuple(CORRELATIONS)
     has_probabilities = False
 
     def __init__(

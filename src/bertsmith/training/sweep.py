@@ -21,6 +21,7 @@ from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.training.finetune import finetune, open_with_head
 from bertsmith.training.finetune_data import TaskData, build_task, check_examples, prepare, train_and_dev
 from bertsmith.training.recipe import FinetuneConfig
+from bertsmith.training.run import remove_run
 
 BEST = "best"
 
@@ -71,10 +72,11 @@ def sweep(
     quiet: bool = False,
     lean: bool = False,
     trackers: Sequence[str] = (),
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Every learning rate with every seed, `jobs` at a time; scores by learning rate, and the run kept in `best/`.
 
-    `lean`: finished runs keep their history, and the best one its model.
+    `lean`: finished runs keep their history, and the best one its model. `overwrite`: removes these runs first.
     """
     output, task = Path(output), build_task(settings)
     if not (task.has_split("dev") or settings.dev_fraction):
@@ -84,6 +86,8 @@ def sweep(
         )
     how: dict[str, Any] = {"device": device, "lean": lean, "trackers": tuple(trackers)}
     planned = sweep_runs(settings, output, learning_rates=learning_rates, seeds=seeds, **how)
+    for run in planned if overwrite else ():
+        remove_run(run.folder, run.config)
     if jobs > 1 and not any(run.folder.exists() for run in planned):  # the processes are silent
         check_examples(open_with_head(settings, task)[1], train_and_dev(settings, task)[0])
     data: TaskData | None = None  # shared by all runs that are trained in this process
@@ -100,12 +104,14 @@ def sweep(
                     model, tokenizer, _ = open_with_head(settings, task)
                     data = prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
                 run.run(data, quiet=quiet)
-            scores = best_scores(read_run(run.folder), task.main_metric)
+            history = read_run(run.folder)
+            main = history.main_metric.removeprefix("score/")  # some tasks detect it in their files
+            scores = best_scores(history, main)
             setting = {"learning_rate": run.config.learning_rate, "seed": run.config.seed}
             results.append({**setting, "run": str(run.folder), "scores": scores})
             if lean:
-                _remove_all_but_best(results, task.main_metric)
-    return _summary(settings, task.main_metric, results, output)
+                _remove_all_but_best(results, main)
+    return _summary(settings, main, results, output)
 
 
 def parse_learning_rates(text: str) -> list[float]:
