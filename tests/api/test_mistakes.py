@@ -58,7 +58,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a misspelt task": (lambda: finetune(task="clasification"), "did you mean classification?"),
     "a frame with other columns": (
         lambda: finetune(train=FRAME),
-        'train: no column for the label among plot, mood, n: set task_settings={"label": "COLUMN"}',
+        'train: no column for the text among plot, mood, n: set task_settings={"text": "COLUMN"}',
     ),
     "rows with too many values": (
         lambda: finetune(train=[("a", "b", "c")]),

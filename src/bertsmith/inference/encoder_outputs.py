@@ -112,7 +112,7 @@ class Attention:
         title = f"Attention, mean of {layers} layers × {heads} heads; rows: query tokens, columns: key tokens"
         rest = f"; the first {count} of {length} tokens" if count < length else ""
         return html.notebook(
-            f'<p>{title}; darkest: {weights.max():.1%}{rest}</p><svg role="img" aria-label="{title}" '
+            f'<p>{title}; highest weight {weights.max():.1%}{rest}</p><svg role="img" aria-label="{title}" '
             f'width="{edge + side}" height="{edge + side}">{"".join(labels)}'
             f'{picture} style="image-rendering: pixelated"/></svg>'
         )

@@ -106,7 +106,7 @@ class Run(os.PathLike[str]):
                 rows.setdefault(int(step), {"step": int(step)})[name] = value
         ordered = [rows[step] for step in sorted(rows)]
         try:
-            import pandas  # type: ignore[import-untyped,unused-ignore]
+            import pandas
         except ImportError:
             return ordered
         return pandas.DataFrame(ordered)
