@@ -38,6 +38,12 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "an empty table": (f"{TUNE} --train {{b}}/empty.csv", DATA, "empty.csv has no rows"),
     "an empty text": ("tokenizer train {b}/empty.txt -o {b}/o", DATA, "no text in {b}/empty.txt"),
     "an output that is a file": (f"{TUNE} -o {{b}}/text.txt", STORAGE, "{b}/text.txt is a file, choose another path"),
+    "the model as output": (
+        f"{TUNE} -o {{b}}/m",
+        CONFIG,
+        "{b}/m is a model folder, not a run folder: choose",
+    ),
+    "shards as output": (f"{PRETRAIN} -o {{shards}}", CONFIG, "{shards} is a shard set, not a run folder: choose"),
     # names
     "a misspelt recipe": (PRETRAIN.replace("tiny", "tinny"), CONFIG, "did you mean bert/tiny?"),
     "a family as the recipe": (
@@ -112,6 +118,8 @@ def test_a_mistake_is_explained_in_one_line(case: str, base: Path, shards: Path)
     assert done.stderr.startswith("bertsmith: ")
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (base / "o").exists()
+    assert not list(base.rglob("checkpoints"))
+    assert not (shards / "checkpoints").exists()
 
 
 PRETRAINING = {
