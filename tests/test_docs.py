@@ -14,9 +14,10 @@ import pytest
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TUTORIALS = [DOCS / "tutorials" / f"{name}.md" for name in ("own_domain", "own_labels", "embeddings", "serving")]
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "```python" in page.read_text(encoding="utf-8")]
-SMALL = 'steps=2, minutes=0, batch_size=4, max_length=32, encoder={"layers": 1, "width": 32, "heads": 2}'
+SMALL = "steps=2, minutes=0, batch_size=4, max_length=32"
 SCALED = {
     r"minutes=\d+": SMALL,
+    r"encoder=dropout": 'encoder={"layers": 1, "width": 32, "heads": 2}',
     r"epochs=\d+": "epochs=1",
     r"limit=[\d_]+": "limit=100_000",
     r"vocab_size=[\d_]+": "vocab_size=800",
