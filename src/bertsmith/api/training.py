@@ -63,7 +63,8 @@ def pretrain(
     from_file = not isinstance(recipe, Recipe) and str(recipe).endswith(FILES)
     chosen = with_overrides(named, _plain(settings), from_file=from_file)
     check_trackers(trackers)
-    training.pretrain(chosen, Path(data), Path(output), device=device, quiet=quiet, trackers=tuple(trackers))
+    how: dict[str, Any] = {"device": device, "overwrite": overwrite, "quiet": quiet, "trackers": tuple(trackers)}
+    training.pretrain(chosen, Path(data), Path(output), **how)
     return Run(output)
 
 
@@ -124,8 +125,9 @@ def finetune(
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(trackers)
-    config = _finetune_config(model, task, {"train": train, "dev": dev, "data": data}, Path(output), settings)
-    how: dict[str, Any] = {"device": device, "quiet": quiet, "trackers": tuple(trackers)}
+    examples = {"train": train, "dev": dev, "data": data}
+    config = _finetune_config(model, task, examples, Path(output), settings, overwrite=overwrite)
+    how: dict[str, Any] = {"device": device, "overwrite": overwrite, "quiet": quiet, "trackers": tuple(trackers)}
     run = Path(output)
     if learning_rates or seeds > 1:
         rates = [*learning_rates] or [config.learning_rate]
@@ -137,7 +139,13 @@ def finetune(
 
 
 def _finetune_config(
-    model: PathLike | Predictor, task: str, data: dict[str, Any], output: Path, settings: FinetuneSettings
+    model: PathLike | Predictor,
+    task: str,
+    data: dict[str, Any],
+    output: Path,
+    settings: FinetuneSettings,
+    *,
+    overwrite: bool,
 ) -> FinetuneConfig:
     from bertsmith.config import update
     from bertsmith.training.recipe import find_task, make_finetune_config
@@ -148,11 +156,14 @@ def _finetune_config(
         changes["dev_fraction"] = float(data.pop("dev"))
     task_config = update(find_task(task), options)
     given = {name: value for name, value in data.items() if value is not None}
-    files = {name: save_examples(value, task_config, name, output / DATA) for name, value in given.items()}
+    files = {
+        name: save_examples(value, task_config, name, output / DATA, overwrite=overwrite)
+        for name, value in given.items()
+    }
     return make_finetune_config(task_config, model_folder(model), files, changes)
 
 
-def save_examples(data: Any, task: Any, split: str, folder: Path) -> Path:
+def save_examples(data: Any, task: Any, split: str, folder: Path, *, overwrite: bool = False) -> Path:
     """The path of a file, or of the rows in memory written as JSON lines to `folder`/`split`.jsonl."""
     from bertsmith.data.in_memory import json_rows
     from bertsmith.errors import ConfigError
@@ -166,7 +177,7 @@ def save_examples(data: Any, task: Any, split: str, folder: Path) -> Path:
     if not columns:
         raise ConfigError(f"{task_name(task)} reads the files of its benchmark: pass data=FOLDER")
     path, rows = folder / f"{split}.jsonl", list(json_rows(data, columns, split))
-    if (folder.parent / RECIPE).exists() and path.exists() and path.read_bytes() != b"".join(rows):
+    if not overwrite and (folder.parent / RECIPE).exists() and path.exists() and path.read_bytes() != b"".join(rows):
         raise ConfigError(
             f"{folder.parent} holds a run on other {split} examples: choose another output, or pass overwrite=True"
         )

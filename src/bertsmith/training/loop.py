@@ -10,6 +10,7 @@ from typing import Any
 
 from bertsmith import config
 from bertsmith.errors import ConfigError, StoppedError
+from bertsmith.model_io.run_folder import refuse_other_folders
 from bertsmith.reports.run_history import COST, read_run
 from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoints import Checkpoint, Checkpoints, Resumed, TrainingState
@@ -139,6 +140,7 @@ class RunWriter:
 
     def __init__(self, run: Run, stack: ExitStack, *, resume: str, trackers: Sequence[str]) -> None:
         self.run = run
+        refuse_other_folders(run.folder)
         files, keep = {RECIPE: run.config.to_json()}, run.config.keep_checkpoints
         checkpoints = Checkpoints(run.folder, keep=keep, files=files, facts=run.fingerprints)
         self.checkpoints = stack.enter_context(checkpoints)

@@ -16,6 +16,7 @@ from bertsmith import config
 from bertsmith.data.packing.packing import PackedBatch
 from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
+from bertsmith.model_io.run_folder import refuse_other_folders
 from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk
 from bertsmith.training import preflight_trial as trial
@@ -146,6 +147,7 @@ def check_run_folder(context: PreflightContext) -> Finding | None:
         raise StorageError(f"{existing} is not writable: choose another -o")
     if not folder.exists():
         return Finding(f"{folder} does not exist yet: the run starts there", {"resumes_at": None})
+    refuse_other_folders(folder)
     with Disk().lock(folder):  # an error where another process uses it
         changes = recipe_changes(folder, recipe)
         resumed = Checkpoints(folder, keep=recipe.keep_checkpoints).resume()
