@@ -74,7 +74,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     texts = [" ".join(" ".join(rng.choices(words, k=7)) + "." for _ in range(6)) for _ in range(200)]
     (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    prepare.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=90, workers=1, quiet=True)
+    prepare.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=160, workers=1, quiet=True)
     prepare.prepare([base / "text.txt"], base / "shards", tokenizer=base / "t", held_out=0.1, workers=1, quiet=True)
     return base / "shards"
 

@@ -63,7 +63,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for _ in range(100)
     ]
     (base / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
-    run.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=100, workers=1, quiet=True)
+    run.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=160, workers=1, quiet=True)
     run.prepare([base / "text.txt"], base / "shards", tokenizer=base / "t", held_out=0.2, workers=1, quiet=True)
     return base / "shards"
 

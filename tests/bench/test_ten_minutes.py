@@ -65,7 +65,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for _ in range(150)
     ]
     (folder / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
-    arguments = ["text", folder / "text.txt", "-o", folder / "t", "--vocab-size", 100, "--held-out", 0.2]
+    arguments = ["text", folder / "text.txt", "-o", folder / "t", "--vocab-size", 160, "--held-out", 0.2]
     assert call(*arguments, "--workers", 1, "--quiet") == 0
     return folder
 
@@ -287,7 +287,7 @@ def test_whole_word_masking_makes_vocabularies_comparable(
 ) -> None:
     from bench.ten_minutes.held_out import MASK_RATE, HeldOutEvaluator
 
-    few = ["text", base / "text.txt", "-o", base / "few", "--vocab-size", 50, "--held-out", 0.2, "--workers", 1]
+    few = ["text", base / "text.txt", "-o", base / "few", "--vocab-size", 160, "--held-out", 0.2, "--workers", 1]
     assert call(*few, "--quiet") == 0
     data = PretrainData.open(base / "few" / "shards")
     evaluator = HeldOutEvaluator.of(data, length=32, rows=60, seed=0, words=True)
@@ -345,7 +345,7 @@ def test_whole_word_masking_makes_vocabularies_comparable(
 def test_a_run_on_part_of_the_text_can_be_evaluated_on_all_of_it(base: Path) -> None:
     from bench.ten_minutes.pretraining import EvaluatorConfig
 
-    arguments = ["text", base / "text.txt", "-o", base / "other", "--vocab-size", 60, "--held-out", 0.2]
+    arguments = ["text", base / "text.txt", "-o", base / "other", "--vocab-size", 160, "--held-out", 0.2]
     assert call(*arguments, "--workers", 1, "--quiet") == 0
     (base / "part.txt").write_text((base / "text.txt").read_text(encoding="utf-8")[:5000], encoding="utf-8")
     arguments = ["text", base / "part.txt", "-o", base / "part", "--tokenizer", base / "t" / "tokenizer"]

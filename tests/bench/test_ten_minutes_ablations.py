@@ -91,7 +91,7 @@ def test_runs_shared_by_studies_are_trained_once(tmp_path: Path) -> None:
 def test_a_study_is_trained_fine_tuned_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_shards(tmp_path, write_text(tmp_path, between=" ", documents=60), "--vocab-size", 90)
+    make_shards(tmp_path, write_text(tmp_path, between=" ", documents=60), "--vocab-size", 160)
     mrpc(tmp_path / "tasks" / "glue")
     monkeypatch.setattr(ablations, "_bertsmith", lambda arguments: call(*arguments).returncode)
     tiny = [

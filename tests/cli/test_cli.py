@@ -22,9 +22,9 @@ TEXT = "The smith heats the iron. Then the smith strikes it.\n\nA forge needs ai
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("cli")
     (base / "corpus.txt").write_text(TEXT * 3, encoding="utf-8")
-    trained = call("tokenizer", "train", base / "corpus.txt", "-o", base / "tokenizer", "--vocab-size", 90, "-q")
+    trained = call("tokenizer", "train", base / "corpus.txt", "-o", base / "tokenizer", "--vocab-size", 160, "-q")
     assert trained.returncode == 0, trained.stderr
-    other = call("tokenizer", "train", base / "corpus.txt", "-o", base / "other", "--vocab-size", 80, "-q", "--cased")
+    other = call("tokenizer", "train", base / "corpus.txt", "-o", base / "other", "--vocab-size", 180, "-q", "--cased")
     assert other.returncode == 0, other.stderr
     prepared = call("prepare", base / "corpus.txt", "-t", base / "tokenizer", "-o", base / "shards", "--held-out", 0)
     assert prepared.returncode == 0, prepared.stderr

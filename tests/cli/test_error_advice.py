@@ -62,7 +62,7 @@ ADVICE: dict[str, tuple[str, str, str]] = {
     "a file without a header": (
         f"{TUNE} --train {{b}}/plain.csv",
         "",
-        r"or (task\.header=false).* (task\.text=column1)",
+        r"or (task\.header=false).* (task\.text=column\d)",
     ),
     # names and options
     "a setting as an option": (f"{TUNE} --epochs 0.01", "--epochs 0.01", r"write (\S+) without"),

@@ -38,6 +38,12 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "an empty table": (f"{TUNE} --train {{b}}/empty.csv", DATA, "empty.csv has no rows"),
     "an empty text": ("tokenizer train {b}/empty.txt -o {b}/o", DATA, "no text in {b}/empty.txt"),
     "an output that is a file": (f"{TUNE} -o {{b}}/text.txt", STORAGE, "{b}/text.txt is a file, choose another path"),
+    "the model as output": (
+        f"{TUNE} -o {{b}}/m",
+        CONFIG,
+        "{b}/m is a model folder, not a run folder: choose",
+    ),
+    "shards as output": (f"{PRETRAIN} -o {{shards}}", CONFIG, "{shards} is a shard set, not a run folder: choose"),
     # names
     "a misspelt recipe": (PRETRAIN.replace("tiny", "tinny"), CONFIG, "did you mean bert/tiny?"),
     "a family as the recipe": (
@@ -112,6 +118,8 @@ def test_a_mistake_is_explained_in_one_line(case: str, base: Path, shards: Path)
     assert done.stderr.startswith("bertsmith: ")
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (base / "o").exists()
+    assert not list(base.rglob("checkpoints"))
+    assert not (shards / "checkpoints").exists()
 
 
 PRETRAINING = {
@@ -156,6 +164,16 @@ def test_other_names_in_files_and_in_evaluation(tmp_path: Path) -> None:
         config.from_dict(recipes.Recipe, {**data, "layers": 4})
     with pytest.raises(ConfigError, match="learning_rate is given twice"):
         config.update(recipes.find("bert/tiny"), {"lr": 1e-3, "learning_rate": 1e-3})
+
+
+def test_objectives_by_keyword_are_changed_or_replaced() -> None:
+    tiny = recipes.find("bert/tiny")
+    changed = with_overrides(tiny, {"objectives": {"masked_lm": {"mask_probability": 0.3}}})
+    assert changed == with_overrides(tiny, ["objectives.masked_lm.mask_probability=0.3"])
+    assert set(changed.objectives) == {"masked_lm", "next_sentence"}
+    replaced = with_overrides(tiny, {"objectives": {"masked_lm": tiny.objectives["masked_lm"]}})
+    assert replaced == with_overrides(tiny, ['objectives={masked_lm={kind="masked_lm"}}'])
+    assert set(replaced.objectives) == {"masked_lm"}
 
 
 def without(data: dict[str, object], key: str) -> dict[str, object]:

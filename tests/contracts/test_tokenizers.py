@@ -258,6 +258,20 @@ def test_threads_share_a_tokenizer(tokenizer: Tokenizer) -> None:
         assert all(pool.map(work, range(16)))
 
 
+CASED = {"lowercase": False}
+SPELLING = [*((name, {}) for name in kinds() if name != "words"), ("wordpiece", CASED), ("unigram", CASED)]
+
+
+@pytest.mark.parametrize(("name", "settings"), SPELLING)
+def test_every_ascii_character_is_known_after_training_on_a_small_corpus(name: str, settings: dict[str, bool]) -> None:
+    config = kind(name).config(**settings)
+    counts = training.count_words(["쇠를 두드린다", "iron"] * 9, config.word_splitter())
+    small = config.train(dict(counts), vocab_size=320)
+    signs = [text for sign in training.ASCII for text in (sign, f"a{sign}7", f"{sign}{sign}")]
+    assert [text for text in signs if small.unknown_id in small.encode(text).ids.tolist()] == []
+    assert small.files() == config.train(dict(reversed(counts.items())), vocab_size=320).files()
+
+
 @pytest.mark.parametrize("name", kinds())
 def test_an_empty_training_text_is_an_error(name: str) -> None:
     learn: Callable[..., Tokenizer] = kind(name).config().train

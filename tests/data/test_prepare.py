@@ -53,7 +53,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     base = tmp_path_factory.mktemp("prepare")
     texts = make_corpus(base / "corpus.txt", documents=3000)
     run.train_tokenizer(
-        [base / "corpus.txt"], base / "tokenizer", settings=Config(), vocab_size=120, workers=1, quiet=True
+        [base / "corpus.txt"], base / "tokenizer", settings=Config(), vocab_size=160, workers=1, quiet=True
     )
     return {"base": base, "corpus": base / "corpus.txt", "tokenizer": base / "tokenizer", "texts": texts}
 
@@ -227,7 +227,7 @@ def test_another_tokenizer_at_the_same_path_is_detected(tmp_path: Path) -> None:
             remove_shard_set(tmp_path / "shards")
             for path in (tmp_path / "tokenizer").iterdir():
                 path.unlink()
-        options = {"vocab_size": 60, "workers": 1, "quiet": True}
+        options = {"vocab_size": 160, "workers": 1, "quiet": True}
         run.train_tokenizer([tmp_path / "text.txt"], tmp_path / "tokenizer", settings=Config(), **options)
         where = {"tokenizer": tmp_path / "tokenizer", "workers": 1, "quiet": True, "held_out": 0.0}
         run.prepare([tmp_path / "text.txt"], tmp_path / "shards", **where)

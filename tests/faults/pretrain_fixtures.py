@@ -196,7 +196,7 @@ def make_shards(base: Path) -> Path:
     texts = [" ".join(" ".join(draw.choices(words, k=7)) + "." for _ in range(6)) for _ in range(200)]
     text = base / "text.txt"
     text.write_text("\n\n".join(texts), encoding="utf-8")
-    verbs.train_tokenizer([text], base / "t", settings=Config(), vocab_size=90, workers=1, quiet=True)
+    verbs.train_tokenizer([text], base / "t", settings=Config(), vocab_size=160, workers=1, quiet=True)
     verbs.prepare([text], base / "shards", tokenizer=base / "t", held_out=0.1, workers=1, quiet=True)
     return base / "shards"
 

@@ -44,7 +44,9 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     base = tmp_path_factory.mktemp("lstm")
     text = "\n\n".join(str(row["text"]) for row in made_up("classification", 400, 0))
     (base / "text.txt").write_text(text, encoding="utf-8")
-    prepare.train_tokenizer([base / "text.txt"], base / "t", settings=WordPiece(), vocab_size=90, workers=1, quiet=True)
+    prepare.train_tokenizer(
+        [base / "text.txt"], base / "t", settings=WordPiece(), vocab_size=160, workers=1, quiet=True
+    )
     prepare.prepare([base / "text.txt"], base / "shards", tokenizer=base / "t", workers=1, quiet=True)
     with extensions(base / "mine", {"encoders/bilstm.py": BILSTM}):
         encoder = ["encoder.kind=bilstm", f"encoder.tied={str(request.param).lower()}"]

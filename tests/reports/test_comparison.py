@@ -32,8 +32,8 @@ def test_scores_have_equal_columns(tmp_path: Path) -> None:
     RunBuilder(tmp_path / "b").steps(1, 5)
     first, second = scores(read_runs([tmp_path / "a", tmp_path / "b"]))
     assert first.keys() == second.keys()
-    assert first["loss/guess_lm"] == pytest.approx(5.5)
-    assert first["perplexity/guess_lm"] == pytest.approx(244.69, abs=0.01)
+    assert first["loss/guess_lm"] == pytest.approx(4.95)
+    assert first["perplexity/guess_lm"] == pytest.approx(141.17, abs=0.01)
     assert first["best_step"] == 30
     assert second["loss"] is None
     assert json.loads(json.dumps(second, allow_nan=False))["steps"] == 5
@@ -74,4 +74,4 @@ def test_baselines_titles_and_headline(tmp_path: Path) -> None:
     result = headline(run)
     assert result["steps"] == "40 of 40"
     assert result["parameters"] == "12.3k"
-    assert result["best"] == "5.650 at step 30"
+    assert (result["best loss"], result["last loss"]) == ("5.650 at step 30", "6.200 at step 40")

@@ -24,7 +24,8 @@ def test_a_finished_run(tmp_path: Path) -> None:
     assert run.seconds == pytest.approx(10.0)
     assert run.tokens_per_second == pytest.approx(2000.0)
     assert run.best == (30, pytest.approx(5.65))
-    assert run.held_out_result == pytest.approx(6.2)
+    assert run.last == (40, pytest.approx(6.2))
+    assert run.best_held_out["loss/guess_lm"] == pytest.approx(4.95)  # of the best model, not of the last one
     assert run.curves["loss/guess_lm"].values[9] == step_facts(10)["loss/guess_lm"]
     assert run.held_out["loss/guess_lm"].steps.tolist() == [10, 20, 30, 40]
     assert [mark.step for mark in run.marks if mark.kind == "checkpoint"] == [10, 20, 30, 40]
@@ -186,4 +187,4 @@ def test_the_best_step_of_a_run_with_a_score_has_the_highest_score(tmp_path: Pat
     events += [{"kind": "evaluation", "time": 2.0, "step": s, "cost": -v, "score/f1": v} for s, v in scores.items()]
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     run = read_run(tmp_path)
-    assert (run.main_metric, run.best, run.held_out_result) == ("score/f1", (10, 0.9), 0.7)
+    assert (run.main_metric, run.best, run.last) == ("score/f1", (10, 0.9), (15, 0.7))

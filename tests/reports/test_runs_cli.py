@@ -53,7 +53,10 @@ def test_show(runs: Path) -> None:
     assert any("⠀" < letter <= "⣿" for letter in done.stdout)
     assert "█" in done.stdout
     facts = json.loads(call("runs", "show", runs / "first", "--json").stdout)
-    assert facts["held_out"]["loss/guess_lm"] == 5.5
+    assert facts["held_out"]["loss/guess_lm"] == 4.95  # of the best model
+    assert (facts["best_step"], facts["last_step"]) == (30, 40)
+    assert "5.650 at step 30" in done.stdout
+    assert "6.200 at step 40" in done.stdout
 
 
 def test_show_follows_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +102,8 @@ def test_the_followed_card_fits_the_screen(runs: Path, monkeypatch: pytest.Monke
     frames = [frame for frame in output.split("\x1b[?1049l")[0].split("\x1b[H") if "running" in frame]
     assert len(frames) >= 2
     assert all("steps\n" in frame and frame.count("\n") < 24 for frame in frames)  # down to the axis of the chart
-    assert not any("held out, step 40" in frame for frame in frames)
-    assert "held out, step 40" in output.split("\x1b[?1049l")[-1]  # back on the common screen: the whole card
+    assert not any("best, step 30" in frame for frame in frames)
+    assert "best, step 30" in output.split("\x1b[?1049l")[-1]  # back on the common screen: the whole card
 
 
 def test_compare(runs: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ SIZES = [*SMALL, "encoder.embedding_width=16", "max_length=32", "learning_rate=3
 
 @pytest.fixture(scope="module")
 def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    base, pieces = tmp_path_factory.mktemp("albert"), ["--kind", "unigram", "--vocab-size", 120]
+    base, pieces = tmp_path_factory.mktemp("albert"), ["--kind", "unigram", "--vocab-size", 160]
     with road_of(base, "albert/tiny", *SIZES, tokenizer=pieces, line=ACCENTED, between=" ") as result:
         yield result
 

@@ -45,7 +45,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     alone = ["--workers", 1, "-q"]
     with threads(1):
         text = write_text(base, documents=60, sentences=6, words=7)
-        gone_well("tokenizer", "train", text, "-o", base / "t", "--vocab-size", 90, *alone)
+        gone_well("tokenizer", "train", text, "-o", base / "t", "--vocab-size", 160, *alone)
         gone_well("prepare", text, "-t", base / "t", "-o", base / "shards", "--held-out", 0.1, *alone)
         gone_well(*pretraining(base, base / "run"))
         yield base

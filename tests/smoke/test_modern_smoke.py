@@ -23,7 +23,7 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Text, tokenizer, shards and a pre-training run in one folder."""
     base = tmp_path_factory.mktemp("modern")
     with threads(1):
-        make_shards(base, write_text(base), "--vocab-size", 90)
+        make_shards(base, write_text(base), "--vocab-size", 160)
         pretrained(base, "run", "modern/small")
         yield base
 

@@ -25,7 +25,7 @@ WORDS = " ".join([*COLOURS, *METALS, "the smith has a thing of which is it and i
 def tokenizer_of(folder: Path) -> Tokenizer:
     """Knows all words of these tests."""
     (folder / "text.txt").write_text("\n\n".join([WORDS] * 40), encoding="utf-8")
-    learned = {"settings": Config(), "vocab_size": 120, "workers": 1, "quiet": True}
+    learned = {"settings": Config(), "vocab_size": 160, "workers": 1, "quiet": True}
     prepare.train_tokenizer([folder / "text.txt"], folder / "t", **learned)
     return load(folder / "t")
 
@@ -33,7 +33,7 @@ def tokenizer_of(folder: Path) -> Tokenizer:
 def model_folder(folder: Path, tokenizer: Tokenizer, *, seed: int = 1, **changes: Any) -> Path:
     """A BERT of 4 layers without dropout."""
     torch.manual_seed(seed)
-    shape = {"layers": 4, "width": 32, "heads": 2, "vocab_size": 128, "max_positions": 64, "initializer_range": 0.1}
+    shape = {"layers": 4, "width": 32, "heads": 2, "vocab_size": 192, "max_positions": 64, "initializer_range": 0.1}
     settings = bert.Config(**{**shape, "dropout": 0, "attention_dropout": 0, **changes})
     objective = causal_lm.Config() if settings.causal else masked_lm.Config()
     save_model(Model.build(settings, [objective], vocabulary=vocabulary_of(tokenizer)), tokenizer, folder)

@@ -26,7 +26,7 @@ CASES: list[tuple[str, str, str, list[str], str, list[str]]] = [
     ("classification", "a.csv", 'text,label\nfine "film,a\n"bad" film,b\n', [], "task.quoted=false", []),
     ("classification", "a.tsv", 'text\tlabel\n"fine\tfilm"\ta\nbad\tb\n', [], "task.quoted=true", []),
     ("classification", "a.csv", "text,label\n훌륭해요,긍정\n별로예요,부정\n", [], "task.encoding=cp949", []),
-    ("classification", "a.csv", "text,label\nx,a\ny,b\nz,c\n", ["task.main_metric=f1"], "task.positive=LABEL", []),
+    ("classification", "a.csv", "text,label\nx,a\ny,b\nz,c\n", ["main_metric=f1"], "task.positive=LABEL", []),
     ("classification", "a.csv", "text,label\nx,pos\ny,neg\n", ["task.positive=poss"], "task.positive=pos", []),
     ("classification", "a.csv", MANY, [], "task.label=COLUMN", ["task.label=class"]),
     ("pairs", "a.csv", "first,other,label,more\nx,y,a,1\ny,x,b,2\n", ["task.first=first"], "task.second=COLUMN", []),

@@ -144,6 +144,12 @@ def test_parts_of_speech_are_plain_labels(tmp_path: Path) -> None:
     assert (entities.labels, entities.main_metric) == (("O", "B-PER", "I-PER"), "f1")
     trained = settings.build(files={"dev": path}, labels=("NNP", ".", "VBD", "PRP"))
     assert (trained.examples("dev")[0].gold, trained.main_metric) == (("NNP", "VBD", "NNP", "."), "accuracy")
+    dev = written(tmp_path / "dev.txt", POS * 4 + "\nOh UH O O\n")
+    with pytest.warns(
+        DataWarning, match="dev.txt: the model cannot predict UH, which train does not have: always wrong"
+    ):
+        unseen = settings.build(files={"train": path, "dev": dev}).examples("dev")
+    assert unseen[-1].gold == ("UH",)
     assert "'NNP' is not one of the known labels" in refused_labels(path, settings, ("NN", "PRP"))
 
 

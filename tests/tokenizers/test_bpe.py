@@ -15,7 +15,7 @@ from bertsmith.tokenizers.tokenizer import load
 TEXT = "the old smith said: i don't know, it isn't mine... the smith's son - he knew!\n" * 4
 
 
-def learned(size: int = 120) -> BPE:
+def learned(size: int = 240) -> BPE:
     return Config().train(training.count_words([TEXT], Splitter()), vocab_size=size)
 
 
@@ -48,7 +48,7 @@ def test_special_tokens_come_last_and_unknown_first() -> None:
     tokenizer = learned()
     assert tokenizer.unknown_id == 0
     assert tokenizer.tokens()[-4:] == ["_start_", "_delimiter_", "_classify_", "<pad>"]
-    assert tokenizer.vocab_size <= 120
+    assert tokenizer.vocab_size <= 240
 
 
 def test_frames_look_like_gpt1s() -> None:
@@ -82,5 +82,6 @@ def test_openais_files_get_their_special_tokens(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_needs_room() -> None:
-    with pytest.raises(ConfigError, match="vocab_size=9 is too small: 5 are special tokens"):
-        learned(9)
+    with pytest.raises(ConfigError, match=r"vocab_size=150 is too small: .* at least 151"):
+        learned(150)
+    assert learned(151).vocab_size == 151

@@ -209,6 +209,6 @@ def test_roles_may_share_a_token() -> None:
 
 
 def test_an_absent_role_is_an_error_that_names_the_others() -> None:
-    smith = kind("bpe").config().train({"ab": 5, "cd": 5}, vocab_size=40)
+    smith = kind("bpe").config().train({"ab": 5, "cd": 5}, vocab_size=160)
     with pytest.raises(BertsmithError, match="no mask token; it has padding, unknown, start"):
         _ = smith.mask_id

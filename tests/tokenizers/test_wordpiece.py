@@ -189,7 +189,7 @@ def test_accents_go_with_case_unless_there_is_hangul() -> None:
     assert learn(TEXT, lowercase=False, strip_accents=True).rules()["strip_accents"] is True
     assert learn(TEXT + KOREAN).rules()["strip_accents"] is False
     with pytest.raises(ConfigError, match=r"strip_accents=true decomposes Hangul .* 50.0% of the words"):
-        Config(strip_accents=True).train({"서울은": 5, "seoul": 5}, vocab_size=100)
+        Config(strip_accents=True).train({"서울은": 5, "seoul": 5}, vocab_size=160)
 
 
 def test_hangul_stays_whole() -> None:
@@ -201,29 +201,27 @@ def test_hangul_stays_whole() -> None:
 
 def test_a_little_hangul_among_stripped_text_is_unknown() -> None:
     counts = {"wanted": 5000, "naïve": 4000, "서울은": 5}
-    tokenizer = Config(coverage=1.0).train(dict(counts), vocab_size=100)
+    tokenizer = Config(coverage=1.0).train(dict(counts), vocab_size=160)
     assert tokenizer.rules()["strip_accents"] is True
     assert pieces(tokenizer, "서울은") == ["[UNK]"]
     assert tokenizer.unknown_id not in tokenizer.encode("naive NAÏVE").ids
 
 
 def test_the_alphabet_covers_what_was_asked_for() -> None:
-    counts = {"aab": 900, "ccd": 99, "e": 1}
-    for coverage, expected in ((1.0, "abcde"), (0.9996, "abcd"), (0.95, "abc"), (0.5, "a")):
-        kept = Config(coverage=coverage).train(dict(counts), vocab_size=100).tokens()
-        assert "".join(token for token in kept if len(token) == 1) == expected
-    few = Config(coverage=1.0, lowercase=False).train(dict(counts), vocab_size=15).tokens()
-    assert "".join(token for token in few if len(token) == 1) == "abcde"
+    counts = {"ααβ": 900, "γγδ": 99, "ε": 1}
+    for coverage, expected in ((1.0, "αβγδε"), (0.9996, "αβγδ"), (0.95, "αβγ"), (0.5, "α")):
+        kept = Config(coverage=coverage).train(dict(counts), vocab_size=160).tokens()
+        assert "".join(token for token in kept if len(token) == 1 and not token.isascii()) == expected
     many = {chr(0x4E00 + number): 10 for number in range(300)}
-    capped = Config(coverage=1.0).train(dict(many), vocab_size=90).tokens()
-    assert [token for token in capped if len(token) == 1] == [chr(0x4E00 + number) for number in range(30)]
+    capped = Config(coverage=1.0).train(dict(many), vocab_size=109 + 90).tokens()
+    assert [token for token in capped if "一" <= token < "龥"] == [chr(0x4E00 + number) for number in range(30)]
 
 
 @pytest.mark.parametrize(
     ("settings", "size", "message"),
     [
-        ({"coverage": 0.0}, 100, "coverage=0.0"),
-        ({"coverage": 1.5}, 100, "coverage=1.5"),
+        ({"coverage": 0.0}, 200, "coverage=0.0"),
+        ({"coverage": 1.5}, 200, "coverage=1.5"),
         ({}, 8, "vocab_size=8 is too small"),
         ({"min_count": 0}, 100, "min_count=0"),
     ],

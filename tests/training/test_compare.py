@@ -31,7 +31,7 @@ FOLDERS = ["bert-tiny", "bert-tiny-learning_rate=1e-2", "bert-no_nsp"]
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("compare")
-    make_shards(base, write_text(base, between=" ", documents=60), "--vocab-size", 90)
+    make_shards(base, write_text(base, between=" ", documents=60), "--vocab-size", 160)
     return base / "shards"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,7 +50,7 @@ def prepared(base: Path, *, documents: int, sentences: int, held_out: float = 0.
     draw = random.Random(0)
     texts = [" ".join(" ".join(draw.choices(WORDS, k=7)) + "." for _ in range(sentences)) for _ in range(documents)]
     (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    prepare.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=90, workers=1, quiet=True)
+    prepare.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=160, workers=1, quiet=True)
     prepare.prepare(
         [base / "text.txt"], base / "shards", tokenizer=base / "t", held_out=held_out, workers=1, quiet=True
     )
@@ -171,7 +172,8 @@ def test_minutes_are_checked_like_steps(shards: Path) -> None:
 
 
 @pytest.mark.parametrize("planned", ["steps=4000", "minutes=1000"])
-def test_many_epochs_without_dropout_give_a_note(shards: Path, planned: str) -> None:
+def test_many_epochs_without_dropout_give_a_note(shards: Path, planned: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "TOO_MANY_EPOCHS", 10**9)
     line = "rows" if "steps" in planned else "speed"
     dry = ("encoder.dropout=0", "encoder.attention_dropout=0")
     repeated = run_preflight(recipe(planned, *dry), shards, until=line)[line]
@@ -180,6 +182,18 @@ def test_many_epochs_without_dropout_give_a_note(shards: Path, planned: str) -> 
     assert repeated.text.endswith("dropout may help: encoder.dropout=0.1 encoder.attention_dropout=0.1")
     assert run_preflight(recipe(planned), shards, until=line)[line].state == "ok"  # with dropout
     assert run_preflight(recipe(*dry), shards, until="rows")["rows"].state == "ok"  # fewer epochs
+
+
+def test_too_many_epochs_or_days_are_a_warning_with_the_setting_to_change(shards: Path) -> None:
+    result = run_preflight(recipe("steps=2000000000"), shards, until="speed")
+    assert [name for name, one in result.items() if one.state == "warning"] == ["rows", "speed"]
+    epochs = result["rows"].facts["epochs"]
+    (steps,) = re.findall(r"set steps=(\d+), or add text", result["rows"].text)
+    assert int(steps) / 2e9 * epochs == pytest.approx(200, rel=0.01)
+    (steps,) = re.findall(r"days, without .* set steps=(\d+) for 14 days, or minutes=60", result["speed"].text)
+    assert int(steps) / 2e9 * result["speed"].facts["run_seconds"] == pytest.approx(14 * 86_400, rel=0.01)
+    facts = summary(list(result.values()))
+    assert (facts["ok"], len(facts["warnings"])) == (True, 2)
 
 
 def test_a_second_stage_without_start_gives_a_note(shards: Path) -> None:
@@ -270,7 +284,7 @@ def test_another_tokenizer_is_reported(copied: Path, tmp_path: Path) -> None:
         [write(tmp_path / "x.txt", "quite other words here")],
         tmp_path / "other",
         settings=Config(),
-        vocab_size=60,
+        vocab_size=160,
         workers=1,
         quiet=True,
     )

@@ -154,6 +154,23 @@ def test_another_recipe_in_the_same_folder_is_refused(uninterrupted: Path, shard
         pretrain(recipe("learning_rate=1e-3"), shards, uninterrupted, device="cpu", quiet=True)
 
 
+def test_more_steps_continue_a_finished_run(uninterrupted: Path, shards: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(uninterrupted, tmp_path / "run")
+    before = losses(folder)
+    result = pretrain(recipe("steps=18"), shards, folder, device="cpu", quiet=True)
+    assert result["steps"] == 18
+    assert losses(folder)[:16] == before
+    events = read_events(folder / "events.jsonl")
+    start = [event for event in events if event["kind"] == "start"][-1]
+    assert (start["step"], "of steps=16 continues to steps=18" in start["notes"][0]) == (16, True)
+    rates = [event["learning_rate"] for event in events if event["kind"] == "step"][-2:]
+    assert rates == [pytest.approx(recipe("steps=18").plan.learning_rates(step / 18, groups=1)[0]) for step in (16, 17)]
+    with pytest.raises(ConfigError, match="steps was 18 and is now 16"):
+        pretrain(recipe(), shards, folder, device="cpu", quiet=True)
+    again = pretrain(recipe("steps=2"), shards, folder, device="cpu", quiet=True, overwrite=True)
+    assert (again["steps"], len(losses(folder))) == (2, 2)
+
+
 BAD: dict[str, tuple[list[str], int, str]] = {
     "unknown recipe": (["pretrain", "bert/tinny", "-d", "{s}", "-o", "{t}/r"], 78, "did you mean bert/tiny?"),
     "unknown key": (
@@ -311,7 +328,7 @@ def test_shards_of_another_tokenizer_are_refused(shards: Path, tmp_path: Path) -
     base = shards.parent
     shutil.copytree(shards, tmp_path / "mixed")
     prepare.train_tokenizer(
-        [base / "text.txt"], tmp_path / "t", settings=Config(), vocab_size=80, workers=1, quiet=True
+        [base / "text.txt"], tmp_path / "t", settings=Config(), vocab_size=160, workers=1, quiet=True
     )
     shutil.rmtree(tmp_path / "mixed" / "tokenizer")
     shutil.copytree(tmp_path / "t", tmp_path / "mixed" / "tokenizer")

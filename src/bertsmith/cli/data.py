@@ -38,6 +38,7 @@ def tokenizer_train(
     errors: opt.DecodingErrors = "strict",
     workers: opt.Workers = None,
     limit: opt.Limit = None,
+    overwrite: opt.Overwrite = False,
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
@@ -50,7 +51,13 @@ def tokenizer_train(
     chosen = config.override(defaults, (["lowercase=false"] if cased else []) + (settings or []))
     reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
     tokenizer = run.train_tokenizer(
-        list(map(Path, corpus)), output, settings=chosen, vocab_size=vocab_size, max_words=max_words, **reading
+        list(map(Path, corpus)),
+        output,
+        settings=chosen,
+        vocab_size=vocab_size,
+        max_words=max_words,
+        overwrite=overwrite,
+        **reading,
     )
     facts = {"folder": str(output), **terminal.tokenizer_facts(tokenizer)}
     del facts["specials"]

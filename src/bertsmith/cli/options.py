@@ -99,6 +99,8 @@ Seeds = Annotated[int, at_least(1, "Runs per learning rate, each with another se
 Jobs = Annotated[int, at_least(1, "Runs in parallel, on a GPU with enough memory.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.", autocompletion=complete_device)]
 Json = Annotated[bool, option("--json", "Print the result as one JSON object on stdout.")]
+OVERWRITE_HELP = "Replace what an earlier call of this command wrote to the folder."
+Overwrite = Annotated[bool, option("--overwrite", OVERWRITE_HELP)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 
 

@@ -30,6 +30,7 @@ def pretrain(
     overrides: opt.Overrides = None,
     start: Annotated[str, typer.Option(metavar="MODEL", help="Model folder or run with the initial weights.")] = "",
     resume: Resume = "auto",
+    overwrite: opt.Overwrite = False,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, data order, masking and dropout.")] = None,
     chart: Annotated[bool, opt.option("--chart", "Show the loss curve in the terminal while training.")] = False,
     track: Track = None,
@@ -41,6 +42,7 @@ def pretrain(
     as_json: opt.Json = False,
 ) -> None:
     """Pre-train a model on shards. If interrupted, run the same command again to resume."""
+    from bertsmith.reports import terminal_runs
     from bertsmith.training.pretrain import pretrain as run_pretraining
     from bertsmith.training.trackers import check_trackers
 
@@ -48,11 +50,11 @@ def pretrain(
     chosen = recipe_for(recipe, data, [*flags, *(overrides or [])])
     check_trackers(track or ())
     if dry_run:
-        run_preflight(chosen, data, output, device=device, as_json=as_json)
+        run_preflight(chosen, data, None if overwrite else output, device=device, as_json=as_json)
         return
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
-    facts = run_pretraining(chosen, data, output, resume=resume, chart=chart, **options)
-    opt.print_result(facts, as_json)
+    facts = run_pretraining(chosen, data, output, resume=resume, chart=chart, overwrite=overwrite, **options)
+    opt.print_result(facts, as_json, lambda: terminal_runs.training_result(facts))
 
 
 @app.command()
@@ -100,7 +102,13 @@ def finetune(
     seeds: opt.Seeds = 1,
     jobs: opt.Jobs = 1,
     resume: Resume = "auto",
+    overwrite: opt.Overwrite = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of new heads, data order and dropout.")] = None,
+    limit: Annotated[int | None, opt.at_least(1, "Use only the first N training examples.")] = None,
     track: Track = None,
+    dry_run: Annotated[
+        bool, opt.option("--dry-run", "Only read data and model; report steps and class counts.")
+    ] = False,
     device: opt.Device = "auto",
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
@@ -108,17 +116,24 @@ def finetune(
     """Fine-tune a model on a task. With several learning rates or seeds, print all scores and keep the best model."""
     from bertsmith.reports import terminal_runs
     from bertsmith.training.finetune import finetune as run_finetuning
+    from bertsmith.training.finetune import preview
     from bertsmith.training.recipe import make_finetune_config
     from bertsmith.training.sweep import parse_learning_rates, sweep
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())
-    changes = [*([f"tokenizer={tokenizer}"] if tokenizer else []), *(overrides or [])]
+    flags = opt.given(tokenizer=tokenizer, seed=seed, limit=limit)
+    changes = [*(f"{name}={value}" for name, value in flags.items()), *(overrides or [])]
     settings = make_finetune_config(task, model, opt.given(train=train, dev=dev, data=data), changes)
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
+    if dry_run:
+        planned = preview(settings, output, overwrite=overwrite)
+        opt.print_result(planned, as_json, lambda: terminal_runs.planned_finetuning(planned))
+        return
+    options["overwrite"] = overwrite
     if not learning_rates and seeds == 1:
         facts = run_finetuning(settings, output, resume=resume, **options)
-        opt.print_result(facts, as_json)
+        opt.print_result(facts, as_json, lambda: terminal_runs.training_result(facts))
         return
     if resume != "auto":
         raise BertsmithError("--resume is for a single run: with --learning-rates or --seeds finished runs are skipped")

@@ -23,6 +23,7 @@ from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
 from bertsmith.system.workers import default_workers, ordered_map
 from bertsmith.tokenizers import tokenizer as tokenizers
+from bertsmith.tokenizers.folder import CONFIG, TOKENIZER_FILES
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.tokenizers.training import count_text, merge_counts
 from bertsmith.tokenizers.unknown_words import check_unknown_words
@@ -40,12 +41,15 @@ def train_tokenizer(
     max_words: int = 1_000_000,
     workers: int | None = None,
     limit: int | None = None,
+    overwrite: bool = False,
     quiet: bool = False,
 ) -> Tokenizer:
-    """Trains the tokenizer whose `Config` is `settings`, and writes its folder. `source`: see `open_corpus`."""
+    """Trains the tokenizer whose `Config` is `settings`, and writes its folder; `overwrite` replaces a tokenizer there.
+
+    `source`: see `open_corpus`.
+    """
     output = Path(output)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise BertsmithError(f"{output} already exists: choose another -o, or remove it first")
+    _check_output(output, overwrite=overwrite)
     corpus = open_corpus(source, read_options)
     count = partial(_count_words, splitter=settings.word_splitter())
     counted = _map_texts(count, corpus, title="counting words", limit=limit, workers=workers, quiet=quiet)
@@ -54,7 +58,25 @@ def train_tokenizer(
         raise empty_corpus_error(corpus)
     tokenizer: Tokenizer = settings.train(table, vocab_size=vocab_size)
     tokenizer.save(output)
+    for old in set(TOKENIZER_FILES) - tokenizer.files().keys():  # of the tokenizer that was replaced
+        if (output / old).exists():
+            Disk().remove(output / old)
     return tokenizer
+
+
+def _check_output(folder: Path, *, overwrite: bool) -> None:
+    """Raises where a new tokenizer would be mixed with other files; only a tokenizer may be replaced."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not overwrite:
+        raise BertsmithError(f"{folder} already exists: choose another -o, or pass --overwrite to replace a tokenizer")
+    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if CONFIG not in found or found - {*TOKENIZER_FILES}:
+        others = sorted(found - {*TOKENIZER_FILES})
+        reason = f"has other files than a tokenizer ({others[0]})" if others else "is not a tokenizer"
+        raise BertsmithError(f"{folder} {reason}: --overwrite replaces only a tokenizer; choose another -o")
+    with Disk().lock(folder):  # an error where another process uses it
+        return
 
 
 def _count_words(texts: list[str], splitter: Any) -> dict[str, int]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bertsmith.errors import DataError
+from bertsmith.errors import ConfigError, DataError
 
 MODELS = ("best", "last")  # model folders of a run, in order of preference
 RECIPE = "recipe.json"
 OWN_FILES = ("config.json", "modules.json", "tokenizer.json", "vocab.txt")  # of model and tokenizer folders
+
+OTHER_KINDS = {"config.json": "a model folder", "tokenizer.json": "a tokenizer", "train-*.shard": "a shard set"}
 
 
 def find_model_folder(path: str | Path) -> Path:
@@ -23,3 +25,10 @@ def find_model_folder(path: str | Path) -> Path:
     if (folder / RECIPE).is_file():
         raise DataError(f"{folder} is a run without a model: resume it with the command that started it")
     return folder
+
+
+def refuse_other_folders(folder: Path) -> None:
+    """An error where a new run would write into a folder of another kind."""
+    for pattern, kind in OTHER_KINDS.items():
+        if any(folder.glob(pattern)) and not (folder / RECIPE).is_file():
+            raise ConfigError(f"{folder} is {kind}, not a run folder: choose another -o")

@@ -63,7 +63,7 @@ def _settings(runs: Sequence[RunHistory]) -> dict[str, list[Any]]:
 
 
 def scores(runs: Sequence[RunHistory]) -> list[dict[str, Any]]:
-    """One row per run: progress, throughput and the last held-out metrics; all rows have the same columns."""
+    """One row per run: progress, throughput and the best model's held-out metrics; all rows have the same columns."""
     rows = [_scores(run) for run in runs]
     names = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in names} for row in rows]

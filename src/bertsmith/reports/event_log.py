@@ -47,6 +47,11 @@ class Curve:
         """The last value; nan if the curve is empty."""
         return float(self.values[-1]) if len(self.values) else float("nan")
 
+    def at(self, step: int) -> float:
+        """The value after a step; nan without one."""
+        found = self.values[self.steps == step]
+        return float(found[-1]) if len(found) else float("nan")
+
 
 class EventReader:
     """Reads an event log incrementally: every call of `read` continues where the previous one ended.

@@ -81,9 +81,25 @@ class RunHistory:
         return str(self.facts.get("main", LOSS))
 
     @property
-    def held_out_result(self) -> float:
-        """The last held-out value of `main_metric`, else nan."""
-        return self.held_out[self.main_metric].last if self.main_metric in self.held_out else float("nan")
+    def last(self) -> tuple[int, float] | None:
+        """Step and value of the last `main_metric`."""
+        curve = self.held_out.get(self.main_metric)
+        return (int(curve.steps[-1]), curve.last) if curve else None
+
+    @property
+    def last_if_other(self) -> tuple[int, float] | None:
+        """`last`, where its value is not the best one."""
+        return self.last if self.best is None or (self.last and self.last[1] != self.best[1]) else None
+
+    def held_out_at(self, step: int) -> dict[str, float]:
+        """The metrics of the evaluation after a step; nan where it has none."""
+        return {name: curve.at(step) for name, curve in self.held_out.items()}
+
+    @property
+    def best_held_out(self) -> dict[str, float]:
+        """The metrics of the best evaluation: those of the model in best/; of the last one if none is the best."""
+        chosen = self.best or self.last
+        return self.held_out_at(chosen[0]) if chosen else {name: curve.last for name, curve in self.held_out.items()}
 
     @property
     def best(self) -> tuple[int, float] | None:

@@ -12,6 +12,7 @@ from bertsmith.system.progress import format_duration
 
 LOSS_PREFIX, ACCURACY_PREFIX, SCORE_PREFIX = "loss/", "accuracy/", "score/"
 LM_SUFFIX = "_lm"  # objectives that predict tokens: exp(loss) is a perplexity
+MAX_CLASSES = 10  # that are listed
 NOT_CHARTED = ("count/", "rows", "tokens", "seconds", "cost")
 TRAINING_METRICS = ("learning_rate", "gradient_norm", "tokens_per_second", "data_seconds")  # charted last
 TITLES = {
@@ -94,21 +95,33 @@ def headline(run: RunHistory) -> dict[str, str]:
         figures["tokens/s"] = f"{run.tokens_per_second:,.0f}"
     if (utilization := mfu(run)) is not None:
         figures["MFU"] = f"{utilization:.1%}"
-    if math.isfinite(run.held_out_result):
-        metric = run.main_metric.removeprefix(SCORE_PREFIX).replace("_", " ")
-        figures[f"held-out {metric}"] = f"{run.held_out_result:.3f}"
-    if run.best:
-        figures["best"] = f"{run.best[1]:.3f} at step {run.best[0]:,}"
-    for name, curve in run.held_out.items():
-        if (value := perplexity(name, curve.last)) is not None:
+    metric = run.main_metric.removeprefix(SCORE_PREFIX).replace("_", " ")
+    for which, result in (("best", run.best), ("last", run.last_if_other)):
+        if result and math.isfinite(result[1]):
+            figures[f"{which} {metric}"] = f"{result[1]:.3f} at step {result[0]:,}"
+    for name, metric_value in run.best_held_out.items():
+        if (value := perplexity(name, metric_value)) is not None:
             figures[f"perplexity, {name.removeprefix(LOSS_PREFIX).replace('_', ' ')}"] = f"{value:,.1f}"
-        if is_fraction(name) and math.isfinite(curve.last):
-            figures[f"accuracy, {name.partition('/')[2].replace('_', ' ')}".removesuffix(", ")] = f"{curve.last:.1%}"
+        if is_fraction(name) and math.isfinite(metric_value):
+            figures[f"accuracy, {name.partition('/')[2].replace('_', ' ')}".removesuffix(", ")] = f"{metric_value:.1%}"
     if isinstance(parameters := run.facts.get("parameters"), int):
         figures["parameters"] = number(float(f"{parameters:.3g}"))
     if isinstance(run.facts.get("device"), str):
         figures["device"] = run.facts["device"]
     return figures
+
+
+def training_data(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The training data of a fine-tuning run in words: numbers of examples, columns, and examples by class."""
+    dev = f"{facts['dev_examples']:,} dev" if facts["dev_examples"] else "no dev"
+    texts = {"examples": f"{facts['examples']:,} training, {dev}"}
+    if facts["columns"]:
+        texts["columns"] = ", ".join(f"{role} = {column}" for role, column in facts["columns"].items())
+    if classes := facts["classes"]:
+        shown = ", ".join(f"{label} {count:,}" for label, count in list(classes.items())[:MAX_CLASSES])
+        more = len(classes) - MAX_CLASSES
+        texts["classes"] = shown + (f" and {more:,} more" if more > 0 else "")
+    return texts
 
 
 def mfu(run: RunHistory) -> float | None:
@@ -132,9 +145,11 @@ def summary(run: RunHistory) -> dict[str, Any]:
         "seconds": run.seconds,
         "tokens_per_second": finite(run.tokens_per_second),
         "training": {name: finite(curve.last) for name, curve in run.curves.items()},
-        "held_out": {name: finite(curve.last) for name, curve in run.held_out.items()},
+        "held_out": {name: finite(value) for name, value in run.best_held_out.items()},
         "best": run.best[1] if run.best else None,
         "best_step": run.best[0] if run.best else None,
+        "last": finite(run.last[1]) if run.last else None,
+        "last_step": run.last[0] if run.last else None,
         "checkpoint": run.checkpoint,
         "started": run.started,
         "updated": run.updated,

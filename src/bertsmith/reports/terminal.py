@@ -189,7 +189,7 @@ def recipe_list(recipes: Sequence[Mapping[str, Any]]) -> None:
 
 def preflight_check(finding: Mapping[str, Any]) -> None:
     """One line of `bertsmith check`."""
-    style = {"ok": "green", "note": "yellow", "problem": "red"}[finding["state"]]
+    style = {"ok": "green", "note": "yellow", "warning": "bold yellow", "problem": "red"}[finding["state"]]
     console.print(Text(f"{finding['state']:<8}", style), f"{finding['check']:<14}", finding["text"], soft_wrap=True)
 
 

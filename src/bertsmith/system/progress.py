@@ -4,8 +4,10 @@ nothing when quiet.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
+from collections.abc import Sequence
 from typing import Self, TextIO
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
@@ -50,15 +52,32 @@ class Progress:
         self.stream.flush()
 
     def line(self, done: int, seconds: float, counts: dict[str, int]) -> str:
-        """One line: title, percentage, counts, speed, time left."""
+        """One line: title, percentage and time left if the total is known, counts, speed."""
         fraction = min(done / self.total, 1.0) if self.total else 0.0
         speed = (done - self.base) / seconds if seconds > 0 else 0.0
         left = (self.total - done) / speed if speed > 0 else 0.0
         shown = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items()]
         full = round(fraction * BAR_WIDTH)
         bar = "━" * full + "╌" * (BAR_WIDTH - full) + " " if self.live else ""
-        speed_and_time = [f"{speed / 1e6:.1f} MB/s", f"{format_duration(left)} left"]
-        return " · ".join([f"{self.title} {bar}{fraction:4.0%}", *shown, *speed_and_time])
+        done_and_left = [f"{self.title} {bar}{fraction:4.0%}", f"{format_duration(left)} left"]
+        if not self.total:
+            done_and_left = [f"{self.title} {done / 1e6:.1f} MB"]
+        return fit_line([*done_and_left, *shown, f"{speed / 1e6:.1f} MB/s"], live=self.live)
+
+
+def fit_line(parts: Sequence[str], *, live: bool) -> str:
+    """The parts as one line, the most important first; a live line has only those that fit into the terminal.
+
+    A line that is wrapped could not be removed again.
+    """
+    if not live:
+        return " · ".join(parts)
+    width = shutil.get_terminal_size().columns - 1
+    line = parts[0]
+    for part in parts[1:]:
+        if len(line) + len(part) + 3 <= width:
+            line += f" · {part}"
+    return line[:width]
 
 
 def is_live(stream: TextIO) -> bool:

@@ -19,10 +19,12 @@ from bertsmith.metrics.classification import accuracy, f1_from_counts, macro_f1,
 from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap
 from bertsmith.metrics.sequence_labelling import Entity, Scheme, score_entities, tags_to_entities
 from bertsmith.tasks import tagged_text
+from bertsmith.tasks.tables import join_names
 from bertsmith.tasks.tagged_text import OUTSIDE, Sentence, Spans, TaggingConfig, Unit, WordFeatures, word_spans
 from bertsmith.tasks.task import Case, Dataset, Example, Features, LabelTask, Prediction, gold_values
 from bertsmith.tasks.text_tasks import note_similar_labels, softmax, sort_labels
 from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.types import IGNORE_INDEX
 
 Tags = list[list[str]]
 NOTHING, OTHER_BOUNDS = "nothing", "other bounds"
@@ -63,6 +65,7 @@ class TokenClassificationTask(LabelTask):
         self.length_unit = "characters" if unit == "character" else "words"
         self._labels = tuple(labels)
         self.plain = False
+        self._unseen: tuple[str, ...] = ()  # plain labels that only dev or test have
         if plain:
             self._use_plain_labels()
 
@@ -98,7 +101,17 @@ class TokenClassificationTask(LabelTask):
             self._labels = sort_labels(tags) if self.plain else tagged_text.labels_of_train(examples)
             note_similar_labels(self._labels)
         if any(example.gold is not None for example in examples):
-            tagged_text.check_tags(examples, self.labels)
+            counts = Counter(self.gold_labels(examples))
+            unseen = sorted({*counts} - {*self.labels})
+            if not (self.plain and split != "train") or sum(counts[tag] for tag in unseen) > counts.total() / 10:
+                tagged_text.check_tags(examples, self.labels)
+            elif unseen:
+                self._unseen = tuple(sorted({*self._unseen, *unseen}))
+                where = examples[0].source.rpartition(":")[0]
+                text = (
+                    f"{where}: the model cannot predict {join_names(unseen)}, which train does not have: always wrong"
+                )
+                warnings.warn(text, DataWarning, stacklevel=2)
 
     def gold_labels(self, examples: Sequence[Example]) -> Iterator[str]:
         return (tag for example in examples for tag in example.gold or ())
@@ -107,7 +120,7 @@ class TokenClassificationTask(LabelTask):
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool = False
     ) -> list[Features]:
         """Windows over sentences, or over documents: then a row has words of several examples."""
-        number = {label: index for index, label in enumerate(self.labels)}
+        number = {label: index for index, label in enumerate(self.labels)} | dict.fromkeys(self._unseen, IGNORE_INDEX)
         features = tagged_text.word_features(
             examples,
             [word_spans(example, self.unit) for example in examples],
@@ -210,7 +223,7 @@ class TokenClassificationTask(LabelTask):
 
     def confusion_labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if self.plain:
-            return self.labels, self.labels
+            return (*self.labels, *self._unseen), (*self.labels, *self._unseen)
         types = tuple(dict.fromkeys(label[2:] for label in self.labels if label != OUTSIDE))
         labels = (*types, *self.pseudo_labels)
         return labels, labels

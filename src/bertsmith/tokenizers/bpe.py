@@ -15,7 +15,6 @@ from typing import Any, Unpack
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from bertsmith.errors import ConfigError
 from bertsmith.tokenizers import training
 from bertsmith.tokenizers.folder import Merges, TokenizerFolder, backend_merges
 from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER
@@ -65,15 +64,14 @@ class Config:
 
     def train(self, counts: dict[str, int], *, vocab_size: int) -> BPE:
         """A tokenizer of at most `vocab_size` tokens from word counts; empties `counts`."""
-        size = vocab_size - len(LAST)
-        if size < 10:
-            raise ConfigError(f"vocab_size={vocab_size} is too small: {len(LAST) + 1} are special tokens")
-        # Each character may be inside a word or end it: two thirds of the vocabulary at most.
-        characters = training.choose_alphabet(counts, coverage=self.coverage, most=size // 3)
+        always = training.ascii_alphabet(lowercase=True)
+        left = training.remaining_tokens(vocab_size, len(LAST) + 1 + 2 * len(always))
+        # Each other character may be inside a word or end it: two thirds of the rest at most.
+        characters = training.choose_alphabet(counts, coverage=self.coverage, always=always, most=left // 3)
         training.drop_unspellable(counts, characters)
-        ends = sorted({word[-1] for word in counts})
+        ends = sorted({*always, *(word[-1] for word in counts)})
         trainer = trainers.BpeTrainer(
-            vocab_size=size,
+            vocab_size=vocab_size - len(LAST),
             min_frequency=self.min_count,
             special_tokens=["<unk>", *characters, *(character + END for character in ends)],
             end_of_word_suffix=END,

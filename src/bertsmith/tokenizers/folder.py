@@ -18,6 +18,7 @@ DEFINITION = "tokenizer.json"
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 BPE_VOCABULARY = "vocab.json"
 MERGES = "merges.txt"
+TOKENIZER_FILES = (CONFIG, DEFINITION, SPECIAL_TOKENS_MAP, "vocab.txt", BPE_VOCABULARY, MERGES)  # that `save` writes
 MODEL_CONFIG = "config.json"
 MAX_LENGTH = 512  # positions of BERT and RoBERTa
 # The class that transformers takes for a model_type of config.json, if no file names one.

@@ -24,6 +24,7 @@ MAX_WORDS = 1_000_000  # in the counts: under 0.8 GB in all during training
 MAX_WORD_LENGTH = 256  # characters: longer strings are not words, and their number is unbounded
 UNIT_SIZE = 4_000_000  # characters of a work unit
 
+ASCII = "".join(map(chr, range(ord("!"), ord("~") + 1)))  # printable, without the space
 MAX_TRAINER_WORDS = 500_000  # distinct words: the trainer needs over 1 kB for each, and rarer words are noise
 MAX_OCCURRENCES = 200_000_000  # passed to the trainer: more takes minutes and changes next to nothing
 TEXT_SIZE = 1 << 16  # characters of one text: the trainer's threads share texts
@@ -107,8 +108,26 @@ def work_units(texts: Iterable[str], size: int = UNIT_SIZE, *, separator: str = 
         yield separator.join(unit)
 
 
-def choose_alphabet(counts: Mapping[str, int], *, coverage: float, most: int) -> list[str]:
-    """The fewest characters that make up `coverage` of all characters, at most `most`, in code point order."""
+def ascii_alphabet(*, lowercase: bool) -> str:
+    """The printable ASCII characters that texts have after normalisation: always in the alphabet of a vocabulary."""
+    return "".join(sorted(set(ASCII.lower() if lowercase else ASCII)))
+
+
+def remaining_tokens(vocab_size: int, needed: int, *, least: int = 10) -> int:
+    """The tokens of a vocabulary beside the `needed` ones; an error if there are not even `least`."""
+    if vocab_size < needed + least:
+        raise ConfigError(
+            f"vocab_size={vocab_size} is too small: special tokens and ASCII characters alone are {needed} tokens; "
+            f"set it to at least {needed + least}"
+        )
+    return vocab_size - needed
+
+
+def choose_alphabet(counts: Mapping[str, int], *, coverage: float, always: str, most: int) -> list[str]:
+    """The characters of `always`, and the fewest others so that all make up `coverage` of the text, at most `most`.
+
+    In code point order.
+    """
     if not 0 < coverage <= 1:
         raise ConfigError(f"coverage={coverage} must be a share of the text, above 0 and at most 1")
     occurrences: Counter[str] = Counter()
@@ -118,15 +137,15 @@ def choose_alphabet(counts: Mapping[str, int], *, coverage: float, most: int) ->
     if not occurrences:
         raise DataError("the corpus is empty: there are no words to train a vocabulary on")
     target = coverage * occurrences.total()
+    covered = sum(occurrences.pop(character, 0) for character in always)
     chosen: list[str] = []
-    covered = 0
     # Ties by code point, so that the choice does not depend on the order of the counts.
     for character, count in sorted(occurrences.items(), key=lambda item: (-item[1], item[0])):
         if covered >= target or len(chosen) == most:
             break
         chosen.append(character)
         covered += count
-    return sorted(chosen)
+    return sorted({*always, *chosen})
 
 
 def drop_unspellable(counts: dict[str, int], alphabet: Iterable[str]) -> None:

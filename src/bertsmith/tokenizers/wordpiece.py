@@ -18,7 +18,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, trainers
 
-from bertsmith.errors import ConfigError, DataError
+from bertsmith.errors import DataError
 from bertsmith.tokenizers import training
 from bertsmith.tokenizers.folder import TokenizerFolder, read_vocabulary, tokens_in_id_order, vocabulary_bytes
 from bertsmith.tokenizers.pretokenization import BERT_PRETOKENIZER, Chunker
@@ -83,16 +83,16 @@ class Config:
 
     def train(self, counts: dict[str, int], *, vocab_size: int) -> WordPiece:
         """A tokenizer of at most `vocab_size` tokens from word counts; empties `counts`."""
-        specials = SPECIALS.tokens()
-        if vocab_size < len(specials) + 10:
-            raise ConfigError(f"vocab_size={vocab_size} is too small: {len(specials)} are special tokens")
+        specials, always = SPECIALS.tokens(), training.ascii_alphabet(lowercase=self.lowercase)
+        inside = set(filter(str.isalnum, always))  # signs are words of their own
+        left = training.remaining_tokens(vocab_size, len(specials) + len(always) + len(inside))
         strip = training.should_strip_accents(counts, lowercase=self.lowercase, requested=self.strip_accents)
         if strip:
             counts = training.strip_accents(counts, self._splitter(strip_accents=True))
-        # Each character may begin a word or continue it: two thirds of the vocabulary at most.
-        characters = training.choose_alphabet(counts, coverage=self.coverage, most=vocab_size // 3)
+        # Each other character may begin a word or continue it: two thirds of the rest at most.
+        characters = training.choose_alphabet(counts, coverage=self.coverage, always=always, most=left // 3)
         training.drop_unspellable(counts, characters)
-        continuing = {character for word in counts for character in word[1:]}
+        continuing = inside | {character for word in counts for character in word[1:]}
         symbols = [*specials, *characters, *(CONTINUATION + character for character in sorted(continuing))]
         trainer = trainers.WordPieceTrainer(
             vocab_size=vocab_size, min_frequency=self.min_count, special_tokens=symbols, show_progress=False

@@ -14,6 +14,7 @@ from bertsmith import config
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for
+from bertsmith.reports.run_summary import training_data
 from bertsmith.system.devices import cached_peak_flops, choose_device
 from bertsmith.tasks.task import Task
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -31,7 +32,7 @@ from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.loop import run_training
 from bertsmith.training.recipe import FinetuneConfig
 from bertsmith.training.roofline import SHORT_STEP, WORTH_COMPILING, flops_per_token, step_seconds
-from bertsmith.training.run import Evaluation, Run, memory_advice, with_saved_precision
+from bertsmith.training.run import Evaluation, Run, memory_advice, recipe_changes, replace_run, with_saved_precision
 from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
 
@@ -62,17 +63,18 @@ def finetune(
     quiet: bool = False,
     chart: bool = False,
     trackers: Sequence[str] = (),
+    overwrite: bool = False,
     data: TaskData | None = None,
     replacement: Encoder | None = None,
     lean: bool = False,
 ) -> dict[str, Any]:
-    """Trains for the given epochs and returns the last metrics; resumes an earlier call.
+    """Trains for the given epochs and returns the metrics; resumes an earlier call, or replaces it with `overwrite`.
 
     `lean`: a finished run leaves only its log and best/, and checkpoints are at least a minute apart. `replacement`: an
     encoder used instead of the folder's while the head is trained, such as one with cached outputs; saved models have
     the folder's own.
     """
-    settings = with_saved_precision(settings, Path(output))
+    settings = settings if overwrite else with_saved_precision(settings, Path(output))
     task = data.task if data else build_task(settings)
     model, tokenizer, notes = open_with_head(settings, task)
     if settings.main_metric in task.own_metrics:
@@ -80,6 +82,8 @@ def finetune(
     data = data or prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
     with ExitStack() as stack:
         world = stack.enter_context(join_process_group(choose_device(device)))
+        if overwrite:
+            replace_run(Path(output), settings, world, resume=resume)
         stop_signal = stack.enter_context(StopSignal())
         loader = _make_loader(settings, data, tokenizer, world, static_shape=replacement is None)
         trainer = Trainer(
@@ -107,7 +111,27 @@ def finetune(
                 encoder=model.encoder,
             )
             result = run_training(run, resume=resume, quiet=quiet, chart=chart, trackers=trackers)
-        return {"task": settings.name, "main": task.main_metric, "unknown_word_rate": data.unknown_word_rate, **result}
+        return {"task": settings.name, "main": task.main_metric, **data.facts(), **result}
+
+
+def preview(settings: FinetuneConfig, output: str | Path, *, overwrite: bool = False) -> dict[str, Any]:
+    """What `finetune` would train, on what, for how many steps; reads data and model, and writes nothing."""
+    task = build_task(settings)
+    model, tokenizer, notes = open_with_head(settings, task)
+    data = prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
+    changes = [] if overwrite else recipe_changes(Path(output), settings)
+    notes += [*changes, *data.truncation_note(), *no_dev_note(data, Path(output))]
+    facts = {
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "steps": settings.steps(len(data.train)),
+    }
+    return {"task": settings.name, "main": task.main_metric, **data.facts(), **facts, "notes": notes}
+
+
+def no_dev_note(data: TaskData, folder: Path) -> list[str]:
+    """That there will be no best/ model, and what to pass for one; empty where there are dev examples."""
+    without = f"no dev examples, so no best/ model: the model is in {folder / 'last'}"
+    return [] if data.dev else [f"{without}; pass --dev FILE or dev_fraction=0.1"]
 
 
 def _make_loader(
@@ -172,6 +196,12 @@ class FinetuneRun(Run):
         """With the folder's own encoder."""
         return self.model.with_encoder(self.encoder)
 
+    def opening_lines(self) -> list[str]:
+        return [f"{name}: {text}" for name, text in training_data(self.data.facts()).items()]
+
+    def closing_notes(self) -> list[str]:
+        return [*self.data.truncation_note(), *no_dev_note(self.data, self.folder)]
+
     def before_saving(self, model: Model) -> None:
         """Fitted settings of the head, such as a threshold."""
         if self.fitted:
@@ -204,13 +234,9 @@ class FinetuneRun(Run):
             "main": f"score/{data.task.main_metric}",
             "notes": self.notes,
             **super().collect_facts(),
-            "examples": data.examples,
+            **data.facts(),
             "features": len(data.train),
-            "truncated": data.truncated,
-            "unknown_word_rate": data.unknown_word_rate,
-            "dev_examples": len(data.dev),
             "mean_length": mean,
-            "detected": dict(data.task.detected),
             "flops_per_token": flops_per_token(self.model, length=int(mean), labels={}),
             "peak_flops": cached_peak_flops(world.device, self.dtype) * world.size,
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertsmith import config
 from bertsmith.config import did_you_mean
 from bertsmith.data.collate import collate, rows_needed
 from bertsmith.errors import ConfigError, DataError
@@ -31,6 +33,8 @@ from bertsmith.training.prefetch import Prefetcher
 from bertsmith.training.recipe import FinetuneConfig
 from bertsmith.types import Batch
 
+OBJECTIVES = "bertsmith.objectives"
+WEIGHTS = ("class_weights", "positive_weights")  # settings of heads, by label
 HASH_RANGE = 2**64
 CUDA_TOKENS, TOKENS = 65_536, 4096  # of one forward of `predict`
 
@@ -44,8 +48,34 @@ class TaskData:
     train: list[Features]
     examples: int  # of train
     dev: list[Example]
+    classes: dict[
+        str, int
+    ]  # training examples by label (tagging: words), the most frequent first; empty without labels
     truncated: int  # training examples that were truncated
+    full_length: int  # tokens of the longest training row before truncation
+    positions: int  # the longest row that the model takes
     unknown_word_rate: float  # share of the words of a sample of the training texts
+
+    def facts(self) -> dict[str, Any]:
+        """Sizes of the data and what was detected in its files, as plain JSON."""
+        return {
+            "examples": self.examples,
+            "dev_examples": len(self.dev),
+            "columns": dict(self.task.detected),
+            "classes": self.classes,
+            "max_length": self.max_length,
+            "truncated": self.truncated,
+            "unknown_word_rate": self.unknown_word_rate,
+        }
+
+    def truncation_note(self) -> list[str]:
+        """How many training examples were truncated, and the setting to change; empty if none was."""
+        if not self.truncated:
+            return []
+        many = f"{self.truncated:,} of {self.examples:,} training examples were truncated at {self.max_length} tokens"
+        if self.max_length >= self.positions:
+            return [f"{many}: the model has no more positions"]
+        return [f"{many}: set max_length={min(self.positions, 1 << (self.full_length - 1).bit_length())}"]
 
     @property
     def digest(self) -> str:
@@ -86,8 +116,25 @@ def prepare(settings: FinetuneConfig, task: Task, tokenizer: Tokenizer, *, posit
     features = task.rows(examples, tokenizer, max_length=length, training=True)
     if not features:
         raise DataError(f"{settings.name}: none of its {len(examples):,} training examples has a label")
-    unknown = check_examples(tokenizer, examples)
-    return TaskData(task, length, features, len(examples), dev, len(truncated_examples(features)), unknown)
+    return TaskData(
+        task=task,
+        max_length=length,
+        train=features,
+        examples=len(examples),
+        dev=dev,
+        classes=count_classes(task, examples),
+        truncated=len(truncated_examples(features)),
+        full_length=max(len(row) + sum(row.truncated) for one in features for row in one.rows),
+        positions=positions,
+        unknown_word_rate=check_examples(tokenizer, examples),
+    )
+
+
+def count_classes(task: Task, examples: Sequence[Example]) -> dict[str, int]:
+    """How often each label occurs, the most frequent first; empty for tasks without labels."""
+    labelled = [example for example in examples if example.gold is not None]
+    counts = Counter(task.gold_labels(labelled) if isinstance(task, LabelTask) else ())
+    return {str(label): count for label, count in sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))}
 
 
 def check_examples(tokenizer: Tokenizer, examples: Sequence[Example]) -> float:
@@ -96,14 +143,17 @@ def check_examples(tokenizer: Tokenizer, examples: Sequence[Example]) -> float:
 
 
 def train_and_dev(settings: FinetuneConfig, task: Task) -> tuple[list[Example], list[Example]]:
-    """The task's own splits; without dev examples, `dev_fraction` of the training examples becomes dev."""
-    train, fraction = task.examples("train"), settings.dev_fraction
+    """The task's own splits; without dev examples, `dev_fraction` of the training examples becomes dev.
+
+    `limit` keeps the first of the training examples that are left; dev and the labels do not depend on it.
+    """
+    train, fraction, limit = task.examples("train"), settings.dev_fraction, settings.limit or None
     if task.has_split("dev"):
         if fraction:
             raise ConfigError(f"{settings.name} has dev examples: leave out dev_fraction={fraction:g}")
-        return train, task.examples("dev")
+        return train[:limit], task.examples("dev")
     if not fraction:
-        return train, []
+        return train[:limit], []
     dev = [example for example in train if is_dev(example, fraction)]
     kept = [example for example in train if not is_dev(example, fraction)]
     if not (kept and dev):
@@ -111,15 +161,19 @@ def train_and_dev(settings: FinetuneConfig, task: Task) -> tuple[list[Example], 
             f"dev_fraction={fraction:g} splits {len(train):,} examples into {len(kept):,} for training and "
             f"{len(dev):,} for dev: both need some"
         )
-    return kept, dev
+    return kept[:limit], dev
 
 
 def label_weights(settings: FinetuneConfig, task: Task) -> dict[str, Any]:
     """The weights of `head.class_weights` or `head.positive_weights` in the order of the labels."""
     weights: dict[str, Any] = {}
     for key, given in settings.head.items():
-        if key not in ("class_weights", "positive_weights") or not isinstance(task, LabelTask):
+        if key not in WEIGHTS or not isinstance(task, LabelTask):
             continue
+        known = config.find_kind(OBJECTIVES, task.objective).Config.__dataclass_fields__
+        other = next((name for name in WEIGHTS if name in known), "")
+        if key not in known and other:
+            raise ConfigError(f"head.{key}: the head of {settings.name} has head.{other} instead")
         if given == "balanced":
             weights[key] = task.balanced_weights(train_and_dev(settings, task)[0])
         elif isinstance(given, Mapping):
@@ -129,7 +183,7 @@ def label_weights(settings: FinetuneConfig, task: Task) -> dict[str, Any]:
                     raise ConfigError(f"head.{key}: {label!r} is not a label ({join_names(task.labels)}){near}")
             weights[key] = [given.get(label, 1.0) for label in task.labels]
         elif not isinstance(given, Sequence) or isinstance(given, str):
-            raise ConfigError(f"head.{key}={given} must be balanced, or a table such as {{{task.labels[0]} = 2.0}}")
+            raise ConfigError(f"head.{key}={given} must be balanced, or a table such as {{{task.labels[0]}=2.0}}")
     return weights
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from bertsmith import config
 from bertsmith.errors import ConfigError, StoppedError
+from bertsmith.model_io.run_folder import refuse_other_folders
+from bertsmith.reports.run_history import COST, read_run
 from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoints import Checkpoint, Checkpoints, Resumed, TrainingState
 from bertsmith.training.log import NAME as EVENTS
@@ -25,7 +27,7 @@ LOG_DELAY = 2  # steps that may be in flight on the device when an older one is 
 def run_training(
     run: Run, *, resume: str = "auto", quiet: bool = False, chart: bool = False, trackers: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Trains until the plan ends; only rank 0 writes. Returns the last metrics.
+    """Trains until the plan ends; only rank 0 writes. Returns the metrics of the best and the last model.
 
     `resume`: `auto` resumes the run in the folder, `never` refuses to, a path resumes from that checkpoint.
     `trackers`: names of the trackers that get every event too.
@@ -39,8 +41,8 @@ def run_training(
         if writer:
             writer.write("start", step=run.trainer.steps_done, notes=notes)
             writer.write("facts", step=run.trainer.steps_done, **run.facts)
-        for note in notes:
-            display.note(note)
+        for line in [*run.opening_lines(), *notes]:
+            display.note(line)
         _train(run, writer, display)
         display.close()
         if run.trainer.stopped:
@@ -52,6 +54,7 @@ def run_training(
 def _train(run: Run, writer: RunWriter | None, display: ProgressDisplay) -> None:
     pending: deque[Step] = deque()
     if run.stops_early():  # it did so in an earlier call
+        _note_early_stop(run, display)
         return
     for step in run.trainer:
         pending.append(step)
@@ -63,12 +66,16 @@ def _train(run: Run, writer: RunWriter | None, display: ProgressDisplay) -> None
         if step.number % run.config.save_every == 0 and saves:
             _save(run, writer)
         if run.stops_early():
-            display.note(f"stopped early: no improvement since step {run.best[0]:,} (patience={run.config.patience})")
+            _note_early_stop(run, display)
             break
     while pending:
         _log(run, pending.popleft(), writer, display)
     if run.trainer.stopped or not run.lean:
         _save(run, writer)
+
+
+def _note_early_stop(run: Run, display: ProgressDisplay) -> None:
+    display.note(f"stopped early: no improvement since step {run.best[0]:,} (patience={run.config.patience})")
 
 
 def _log(run: Run, step: Step, writer: RunWriter | None, display: ProgressDisplay) -> None:
@@ -85,7 +92,7 @@ def _evaluate(run: Run, writer: RunWriter | None, display: ProgressDisplay) -> N
     if evaluation is None:
         return
     if evaluation.cost < run.best[1]:
-        run.best = (done, evaluation.cost)
+        run.best, run.best_metrics = (done, evaluation.cost), evaluation.metrics
         run.write_model("best", evaluation.metrics)
     if writer is not None:  # after the model: a resumed run relies on the best model of the log being saved
         writer.write("evaluation", step=done, **evaluation.metrics)
@@ -110,8 +117,22 @@ def _finish(run: Run, writer: RunWriter | None, display: ProgressDisplay) -> dic
     if writer is not None:
         writer.write("finish", step=trainer.steps_done, **totals, **metrics)
         writer.log.sync()
-    best = {"best_step": run.best[0]} if run.best[0] else {}
-    return {"run": str(run.folder), **totals, **best, **metrics}
+    return {"run": str(run.folder), **totals, **_result(run, metrics)}
+
+
+def _result(run: Run, last: Mapping[str, float]) -> dict[str, Any]:
+    """Step and metrics of the best model; those of the last one where it is another."""
+    best_step, last_step = run.best[0], run.trainer.steps_done
+    result: dict[str, Any] = {"model": str(run.folder / ("best" if best_step else "last"))}
+    if best_step:
+        result |= {"best_step": best_step, **_without_cost(run.best_metrics)}
+    if last and best_step != last_step and last != run.best_metrics:
+        result["last"] = {"step": last_step, **_without_cost(last)}
+    return result | {"notes": run.closing_notes()}
+
+
+def _without_cost(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in metrics.items() if name != COST}
 
 
 class RunWriter:
@@ -119,10 +140,16 @@ class RunWriter:
 
     def __init__(self, run: Run, stack: ExitStack, *, resume: str, trackers: Sequence[str]) -> None:
         self.run = run
+        refuse_other_folders(run.folder)
         files, keep = {RECIPE: run.config.to_json()}, run.config.keep_checkpoints
         checkpoints = Checkpoints(run.folder, keep=keep, files=files, facts=run.fingerprints)
         self.checkpoints = stack.enter_context(checkpoints)
         resumed = self._resume(resume)
+        if resumed.state is None and (run.folder / EVENTS).exists() and read_run(run.folder).finish:
+            raise ConfigError(
+                f"{run.folder} holds a finished run whose checkpoints were removed, so that it cannot continue: choose "
+                "another -o, or pass --overwrite to train it again"
+            )
         initial = run.initial_state() if resumed.state is None else None
         self.state = initial[0] if initial else resumed.state
         self.notes = [*self._write_recipe(), *resumed.skipped, *(initial[1] if initial else ())]
@@ -157,7 +184,9 @@ class RunWriter:
             return self.checkpoints.resume()
         if how == "never":
             if existing:
-                raise ConfigError(f"{folder} already holds a run ({existing[-1].name}): choose another -o")
+                raise ConfigError(
+                    f"{folder} already holds a run ({existing[-1].name}): choose another -o, or pass --overwrite"
+                )
             return Resumed()
         checkpoint = Checkpoint(Path(how))
         state = checkpoint.state()
@@ -177,6 +206,7 @@ class RunWriter:
         """The best evaluation up to the step that the run resumes from."""
         done = self.state.step if self.state else 0
         for event in last_of_each_step(read_events(self.run.folder / EVENTS), "evaluation"):
-            cost = float(event.get("cost", event.get("loss", "inf")))
+            cost = float(event.get(COST, event.get("loss", "inf")))
             if event["step"] <= done and cost < self.run.best[1]:
-                self.run.best = (event["step"], cost)
+                metrics = {name: value for name, value in event.items() if name not in ("kind", "time", "step")}
+                self.run.best, self.run.best_metrics = (event["step"], cost), metrics

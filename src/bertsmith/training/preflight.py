@@ -16,6 +16,7 @@ from bertsmith import config
 from bertsmith.data.packing.packing import PackedBatch
 from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
+from bertsmith.model_io.run_folder import refuse_other_folders
 from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk
 from bertsmith.training import preflight_trial as trial
@@ -86,14 +87,14 @@ def check_rows(context: PreflightContext) -> Finding:
     if context.total_rows is not None:
         facts["epochs"] = context.total_rows / epoch
         text += f", {facts['epochs']:,.1f} epochs"
-    advice = context.dropout_advice(facts.get("epochs", 0))
+    advice, state = context.epochs_advice(facts.get("epochs", 0))
     text += f"; {padding:.1%} padding in {sum(len(batch.input_ids) for batch in batches)} of them"
     for objective, (kind, positive) in _label_sources().items():
         if objective in context.recipe.objectives:
             pairs, share = _pair_shares(context, batches, objective, kind)
             facts |= {"pairs": pairs, positive: share}
             text += f"; {pairs:.0%} of texts are pairs, {share:.0%} of these {positive}"
-    return Finding(text + advice, facts, "note" if advice else "ok")
+    return Finding(text + advice, facts, state)
 
 
 def _label_sources() -> dict[str, tuple[str, str]]:
@@ -146,6 +147,7 @@ def check_run_folder(context: PreflightContext) -> Finding | None:
         raise StorageError(f"{existing} is not writable: choose another -o")
     if not folder.exists():
         return Finding(f"{folder} does not exist yet: the run starts there", {"resumes_at": None})
+    refuse_other_folders(folder)
     with Disk().lock(folder):  # an error where another process uses it
         changes = recipe_changes(folder, recipe)
         resumed = Checkpoints(folder, keep=recipe.keep_checkpoints).resume()
@@ -236,4 +238,10 @@ def preflight(
 def summary(findings: Sequence[Finding]) -> dict[str, Any]:
     """All findings as plain JSON."""
     problems = [finding.text for finding in findings if finding.error is not None]
-    return {"ok": not problems, "problems": problems, "checks": [finding.to_dict() for finding in findings]}
+    warned = [finding.text for finding in findings if finding.state == "warning"]
+    return {
+        "ok": not problems,
+        "problems": problems,
+        "warnings": warned,
+        "checks": [finding.to_dict() for finding in findings],
+    }

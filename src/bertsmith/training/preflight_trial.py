@@ -33,6 +33,11 @@ MAX_FORWARDS = 4  # of a trial step on an accelerator
 MAX_STEPS, MAX_SECONDS = 20, 3.0  # of the throughput measurement
 FAR_FROM_CHANCE = 1.0  # nats
 MANY_EPOCHS = 20  # from where on dropout helped (docs/minutes.md)
+TOO_MANY_EPOCHS, TOO_MANY_DAYS = 200, 14  # from where on a run is probably a mistake
+DAY = 86_400  # seconds
+
+
+FindingState = Literal["ok", "note", "warning", "problem"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,8 @@ class Finding:
 
     text: str
     facts: dict[str, Any] = field(default_factory=dict)
-    state: Literal["ok", "note", "problem"] = "ok"  # note: the run would work, but the user should know
+    # note: the run would work, but the user should know; warning: it would work, but hardly as it is meant
+    state: FindingState = "ok"
     error: BertsmithError | None = None  # of a problem
     name: str = ""  # of the check
 
@@ -86,11 +92,18 @@ class PreflightContext:
         assert isinstance(self.trainer.module, Model)
         return self.trainer.module
 
-    def dropout_advice(self, epochs: float) -> str:
-        """Advice for a run of many epochs without dropout; empty otherwise."""
+    def epochs_advice(self, epochs: float) -> tuple[str, FindingState]:
+        """Advice for a run of many epochs, and the state of its finding."""
+        if epochs > TOO_MANY_EPOCHS:
+            name, value = ("minutes", self.recipe.minutes) if self.recipe.minutes else ("steps", self.recipe.steps)
+            fewer = max(1, int(value * TOO_MANY_EPOCHS / epochs))
+            return (
+                f"; more than {TOO_MANY_EPOCHS} repeat the data too often: set {name}={fewer}, or add text",
+                "warning",
+            )
         if epochs < MANY_EPOCHS or getattr(self.recipe.encoder, "dropout", None) != 0:
-            return ""
-        return "; with so many epochs, dropout may help: encoder.dropout=0.1 encoder.attention_dropout=0.1"
+            return "", "ok"
+        return "; with so many epochs, dropout may help: encoder.dropout=0.1 encoder.attention_dropout=0.1", "note"
 
 
 def format_bytes(size: float) -> str:
@@ -211,10 +224,13 @@ def check_speed(context: PreflightContext) -> Finding:
         text += f"{minutes:g} minutes are {facts['epochs']:,.1f} epochs"
     else:
         facts["run_seconds"] = left = context.total_rows / rows
-        duration = format_duration(left) if left < 2 * 86_400 else f"{left / 86_400:,.1f} days"
+        duration = format_duration(left) if left < 2 * DAY else f"{left / DAY:,.1f} days"
         text += f"the run takes about {duration}, without evaluation and checkpoints"
-    advice = context.dropout_advice(facts.get("epochs", 0))
-    return Finding(text + advice, facts, "note" if advice else "ok")
+        if left > TOO_MANY_DAYS * DAY:
+            fewer = max(1, int(context.recipe.steps * TOO_MANY_DAYS * DAY / left))
+            return Finding(f"{text}: set steps={fewer} for {TOO_MANY_DAYS} days, or minutes=60", facts, "warning")
+    advice, state = context.epochs_advice(facts.get("epochs", 0))
+    return Finding(text + advice, facts, state)
 
 
 def _loss_and_chance(first: Step, name: str, chance: dict[str, float]) -> str:

@@ -23,7 +23,7 @@ from bertsmith.training.loop import run_training
 from bertsmith.training.pretrain_data import PretrainData, PretrainLoader, build_model, load_start, meta_model
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.roofline import SHORT_STEP, device_seconds, flops_per_token, step_seconds
-from bertsmith.training.run import Evaluation, Run, memory_advice, with_saved_precision
+from bertsmith.training.run import Evaluation, Run, memory_advice, replace_run, with_saved_precision
 from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
 from bertsmith.types import IGNORE_INDEX, Batch
@@ -39,17 +39,21 @@ def pretrain(
     quiet: bool = False,
     chart: bool = False,
     trackers: Sequence[str] = (),
+    overwrite: bool = False,
     make: Callable[..., Trainer] = Trainer,
 ) -> dict[str, Any]:
-    """Trains until the recipe's steps or minutes are over and returns the last metrics; resumes an earlier call.
+    """Trains until the recipe's steps or minutes are over and returns the metrics; resumes an earlier call.
 
-    `resume`: `auto`, `never`, or the path of a checkpoint. `chart`: live curves, on a terminal. `trackers`:
-    tensorboard, wandb or mlflow, which get every logged event. `make`: the class of the trainer.
+    `resume`: `auto`, `never`, or the path of a checkpoint. `overwrite`: replaces the run in the folder. `chart`: live
+    curves, on a terminal. `trackers`: tensorboard, wandb or mlflow, which get every logged event. `make`: the class of
+    the trainer.
     """
     opened = PretrainData.open(data)
     recipe = opened.with_vocabulary(recipe)
     with ExitStack() as stack:
         world = stack.enter_context(join_process_group(choose_device(device)))
+        if overwrite:
+            replace_run(Path(output), recipe, world, resume=resume)
         recipe, measured = resolve_auto(recipe, Path(output), world)
         stop_signal = stack.enter_context(StopSignal())
         loader = PretrainLoader(recipe, opened.packing(recipe), world, source=opened.folder)
@@ -123,6 +127,11 @@ class PretrainRun(Run):
         scores = self.trainer.evaluate(self.held_out)
         terms = [f"{name} {loss:.3f} ({scores.accuracies[name]:.1%})" for name, loss in scores.losses.items()]
         return Evaluation(scores.metrics(), scores.loss, f"held out {' · '.join(terms)}")
+
+    def closing_notes(self) -> list[str]:
+        model = self.folder / "last"
+        without = f"no held-out rows, so no best/ model: the model is in {model}; prepare with a larger --held-out"
+        return [] if self.held_out else [without]
 
     def card_facts(self, metrics: Mapping[str, float]) -> dict[str, object]:
         steps, tokens = self.trainer.steps_done, self.trainer.tokens

@@ -14,7 +14,7 @@ from typing import TextIO
 import torch
 
 from bertsmith.reports import text_charts
-from bertsmith.system.progress import erase_line, format_duration, is_live, is_notebook
+from bertsmith.system.progress import erase_line, fit_line, format_duration, is_live, is_notebook
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
 
@@ -96,16 +96,16 @@ class ProgressDisplay:
         speed = speed or step.tokens / max(seconds, 1e-9)
         parts = [
             f"step {step.number:,} ({progress:.0%})",
+            f"{format_duration(left)} left",
             " ".join(f"{name} {loss:.3f}" for name, loss in step.scores.losses.items()),
-            f"lr {step.learning_rate:.1e}",
             f"{speed:,.0f} tokens/s",
         ]
-        if self.flops and self.peak:
-            parts.append(f"MFU {speed * self.flops / self.peak:.0%}")
-        parts.append(f"{_memory(self.trainer.world.device) / 2**30:.1f} GiB")
         if wait_share > MIN_WAIT:
             parts.append(f"waiting for data {wait_share:.0%}")
-        return " · ".join([*parts, f"{format_duration(left)} left"])
+        if self.flops and self.peak and self.trainer.world.device.type == "cuda":  # a CPU's peak is not stable
+            parts.append(f"MFU {speed * self.flops / self.peak:.0%}")
+        parts += [f"{_memory(self.trainer.world.device) / 2**30:.1f} GiB", f"lr {step.learning_rate:.1e}"]
+        return fit_line(parts, live=self.live)
 
     def note(self, text: str) -> None:
         """Prints a permanent line."""

@@ -220,6 +220,7 @@ class FinetuneConfig:
     compute: ComputeConfig = field(default_factory=ComputeConfig)  # how steps are computed
     sampling: Literal["all", "balanced"] = "all"  # balanced: an epoch draws each class equally often
     seed: int = 0  # of new heads, data order and dropout
+    limit: int = 0  # training examples that are used, the first ones; 0: all
     dev_fraction: float = 0.0  # of the training examples, used as dev examples where the task has none
     evals_per_epoch: int = 1  # evaluations on the dev examples
     metrics: str | dict[str, str] = ""  # of your own, as module:function; several with commas, or by name
@@ -231,8 +232,8 @@ class FinetuneConfig:
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.save_every < 1 or self.epochs <= 0:
             raise ConfigError("batch_size and save_every must be at least 1, and epochs above 0")
-        if self.micro_batch_size < 0 or self.max_length < 0 or self.evals_per_epoch < 0 or self.patience < 0:
-            raise ConfigError("micro_batch_size, max_length, evals_per_epoch and patience must be at least 0")
+        if min(self.micro_batch_size, self.max_length, self.evals_per_epoch, self.patience, self.limit) < 0:
+            raise ConfigError("micro_batch_size, max_length, evals_per_epoch, patience and limit must be at least 0")
         if not 0 <= self.dev_fraction < 1:
             raise ConfigError(f"dev_fraction={self.dev_fraction:g} must be at least 0 and below 1")
         check_precision(self.precision, self.compute)

@@ -15,6 +15,8 @@ from bertsmith import config
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
+from bertsmith.reports.run_history import EVENTS, read_run
+from bertsmith.system.durable import Disk
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.checkpoints import TrainingState
 from bertsmith.training.distributed import World
@@ -23,7 +25,9 @@ from bertsmith.training.recipe import FinetuneConfig, Recipe
 from bertsmith.training.trainer import Trainer
 
 T = TypeVar("T", Recipe, FinetuneConfig)
-RECIPE = "recipe.json"
+RECIPE, DATA = "recipe.json", "data"  # data: examples that were passed in memory
+MODELS = ("best", "last")
+PARTS = ("checkpoints", *MODELS, "tensorboard", "trackers.json", "report.html")  # of a run, beside its log and recipe
 # Settings that may change when a run resumes: results depend on them only through rounding and dropout.
 CHANGEABLE = {"micro_batch_size", "save_every", "keep_checkpoints", "eval_every", "eval_rows", "patience"}
 CHANGEABLE |= {"compute.compile", "compute.cuda_graphs", "compute.activation_checkpointing", "compute.fsdp"}
@@ -50,6 +54,7 @@ class Run(ABC):
     lean: bool = False  # a finished run leaves only its log and best/
     facts: dict[str, Any] = field(init=False)  # for the log; flops_per_token and peak_flops give the MFU
     best: tuple[int, float] = (0, float("inf"))  # step and cost
+    best_metrics: dict[str, float] = field(default_factory=dict)  # on rank 0
     last: tuple[int, Evaluation | None] = (-1, None)
     saved_at: float = 0.0  # seconds of training at the last checkpoint
 
@@ -72,6 +77,14 @@ class Run(ABC):
     @abstractmethod
     def card_facts(self, metrics: Mapping[str, float]) -> dict[str, object]:
         """Facts about the saved model for its model card."""
+
+    def opening_lines(self) -> list[str]:
+        """What the run trains on, for the user, when it starts."""
+        return []
+
+    def closing_notes(self) -> list[str]:
+        """What the user should know about the result."""
+        return []
 
     def initial_state(self) -> tuple[TrainingState, list[str]] | None:
         """The state that a new run starts from, and notes for the user; None: as the trainer is."""
@@ -140,16 +153,68 @@ def with_saved_precision(settings: T, folder: Path) -> T:
     return replace(settings, precision=saved)
 
 
-def recipe_changes(folder: Path, settings: Any) -> list[str]:
-    """Differences from the settings of the run in a folder; an error where they would change its result."""
+def recipe_changes(folder: Path, settings: Recipe | FinetuneConfig) -> list[str]:
+    """Differences from the settings of the run in a folder; an error where they would change its result.
+
+    A finished run may get more steps or epochs: it continues with the learning rates of the longer run.
+    """
     if not (folder / RECIPE).exists():
         return []
-    before = config.to_dict(config.read_file(type(settings), folder / RECIPE))
-    changes = config.resume_differences(before, config.to_dict(settings))
-    conflicts = [change for change in changes if change.split(" ")[0] not in CHANGEABLE]
+    before = config.read_file(type(settings), folder / RECIPE)
+    changes = config.resume_differences(config.to_dict(before), config.to_dict(settings))
+    length = "steps" if isinstance(settings, Recipe) else "epochs"
+    old, new = (float(getattr(one, length)) for one in (before, settings))
+    longer, finished = new > old, new > old and bool(read_run(folder).finish)
+    conflicts = [
+        change for change in changes if change.split(" ")[0] not in CHANGEABLE | ({length} if finished else set())
+    ]
     if conflicts:
-        raise ConfigError(f"{folder} holds a run with other settings: {'; '.join(conflicts[:3])}: choose another -o")
-    return changes
+        advice = f", or finish it with {length}={old:g} first" if longer and len(conflicts) == 1 else ""
+        raise ConfigError(
+            f"{folder} holds a run with other settings: {'; '.join(conflicts[:3])}: choose another -o, or pass "
+            f"--overwrite to replace it{advice}"
+        )
+    extended = (
+        f"the finished run of {length}={old:g} continues to {length}={new:g} with the learning rates of the longer "
+        "run: its result differs from a run of that length from the start"
+    )
+    return [extended if change.startswith(f"{length} ") else change for change in changes]
+
+
+def replace_run(folder: Path, settings: Recipe | FinetuneConfig, world: World, *, resume: str) -> None:
+    """`remove_run` on rank 0; the others wait."""
+    if resume != "auto":
+        raise ConfigError(f"--overwrite starts a new run: leave out --resume {resume}")
+    if world.is_main:
+        remove_run(folder, settings)
+    world.all_reduce({"removed": world.scalar(1)})
+
+
+def remove_run(folder: Path, settings: Recipe | FinetuneConfig, *, disk: Disk | None = None) -> None:
+    """Removes the run in a folder, for `--overwrite`, and no other files; raises if `settings` are of another kind.
+
+    The log goes first and the recipe last: if interrupted at any moment, the rest can be resumed or removed.
+    """
+    disk = disk or Disk()
+    if not folder.exists() or (folder.is_dir() and not any(path.name != DATA for path in folder.iterdir())):
+        return
+    noun = "pre-training" if isinstance(settings, Recipe) else "fine-tuning"
+    refused = "--overwrite replaces nothing else; choose another -o"
+    try:
+        config.read_file(type(settings), folder / RECIPE)
+    except BertsmithError as error:
+        raise ConfigError(f"{folder} is not a {noun} run: {refused}") from error
+    start = settings.start if isinstance(settings, Recipe) else settings.model
+    if start and Path(start).resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(f"the run starts from {start}, which --overwrite would remove: choose another -o")
+    with disk.lock(folder):
+        below = [path for path in folder.iterdir() if path.is_dir() and path.name not in (DATA, *PARTS)]
+        auxiliary = [path for path in below if {model.name for model in path.iterdir()} <= set(MODELS)]
+        for path in [folder / EVENTS, *(folder / name for name in PARTS), *auxiliary, folder / RECIPE]:
+            if path.is_dir():
+                disk.remove_folder(path)
+            elif path.exists():
+                disk.remove(path)
 
 
 @contextmanager

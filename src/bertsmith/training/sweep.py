@@ -21,6 +21,7 @@ from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.training.finetune import finetune, open_with_head
 from bertsmith.training.finetune_data import TaskData, build_task, check_examples, prepare, train_and_dev
 from bertsmith.training.recipe import FinetuneConfig
+from bertsmith.training.run import remove_run
 
 BEST = "best"
 
@@ -71,10 +72,11 @@ def sweep(
     quiet: bool = False,
     lean: bool = False,
     trackers: Sequence[str] = (),
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Every learning rate with every seed, `jobs` at a time; scores by learning rate, and the run kept in `best/`.
 
-    `lean`: finished runs keep their history, and the best one its model.
+    `lean`: finished runs keep their history, and the best one its model. `overwrite`: removes these runs first.
     """
     output, task = Path(output), build_task(settings)
     if not (task.has_split("dev") or settings.dev_fraction):
@@ -84,6 +86,8 @@ def sweep(
         )
     how: dict[str, Any] = {"device": device, "lean": lean, "trackers": tuple(trackers)}
     planned = sweep_runs(settings, output, learning_rates=learning_rates, seeds=seeds, **how)
+    for run in planned if overwrite else ():
+        remove_run(run.folder, run.config)
     if jobs > 1 and not any(run.folder.exists() for run in planned):  # the processes are silent
         check_examples(open_with_head(settings, task)[1], train_and_dev(settings, task)[0])
     data: TaskData | None = None  # shared by all runs that are trained in this process

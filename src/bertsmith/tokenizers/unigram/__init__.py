@@ -23,13 +23,19 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from bertsmith.errors import ConfigError, DataError
+from bertsmith.errors import DataError
 from bertsmith.tokenizers import sentencepiece
 from bertsmith.tokenizers.folder import TokenizerFolder
 from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER, Chunker
 from bertsmith.tokenizers.special_tokens import CLS_KEYS, FrameTemplate, SpecialTokens
 from bertsmith.tokenizers.tokenizer import BuildOptions, Tokenizer
-from bertsmith.tokenizers.training import choose_alphabet, should_strip_accents, strip_accents
+from bertsmith.tokenizers.training import (
+    ascii_alphabet,
+    choose_alphabet,
+    remaining_tokens,
+    should_strip_accents,
+    strip_accents,
+)
 from bertsmith.tokenizers.unigram.training import train_unigram
 
 SPECIALS = SpecialTokens("<pad>", "<unk>", start="[CLS]", separator="[SEP]", end="[SEP]", mask="[MASK]")
@@ -129,15 +135,11 @@ class Config:
             counts = strip_accents(counts, self._splitter(strip_accents=True).split_part)
         rules = normalizer(lowercase=self.lowercase, strip_accents=strip)
         # The letters of special tokens are pieces, so that their spelling in a text never gets their id.
-        required = sorted(set(SPACE).union(self.symbols, *map(rules.normalize_str, specials)))
-        remaining = vocab_size - len(specials) - len(required)
-        if remaining < 1:
-            least = vocab_size - remaining + 1
-            raise ConfigError(
-                f"vocab_size={vocab_size} is too small: a unigram vocabulary needs at least {least} tokens"
-            )
-        characters = choose_alphabet(counts, coverage=self.coverage, most=max(1, remaining // 3))
-        _split_at_unknown(counts, frozenset(characters).union(required))
+        always = ascii_alphabet(lowercase=self.lowercase)
+        required = sorted(set(always + SPACE).union(self.symbols, *map(rules.normalize_str, specials)))
+        left = remaining_tokens(vocab_size, len(specials) + len(required))
+        characters = choose_alphabet(counts, coverage=self.coverage, always="".join(required), most=left // 3)
+        _split_at_unknown(counts, frozenset(characters))
         pieces = train_unigram(counts, vocab_size=vocab_size - len(specials), required=required)
         scores = [(token, UNUSED_SCORE) for token in specials]
         return Unigram.build([*scores, *pieces], lowercase=self.lowercase, strip_accents=strip)
