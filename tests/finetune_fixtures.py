@@ -26,14 +26,14 @@ def tiny_model(base: Path) -> Path:
     """A model folder with random weights and a tokenizer for the words of the examples."""
     words = " ".join([*COLOURS, *METALS, "the smith has a thing of which is it and in 쇠 불 who where"])
     (base / "text.txt").write_text("\n\n".join([words] * 40), encoding="utf-8")
-    prepare.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=160, workers=1, quiet=True)
+    prepare.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=250, workers=1, quiet=True)
     tokenizer = load(base / "t")
     torch.manual_seed(1)
     encoder = bert.Config(
         layers=2,
         width=32,
         heads=2,
-        vocab_size=192,
+        vocab_size=256,
         max_positions=64,
         initializer_range=0.1,
         dropout=0,

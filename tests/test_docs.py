@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +97,17 @@ def test_every_page_is_in_the_index() -> None:
     listed = (DOCS / "index.md").read_text(encoding="utf-8").splitlines()
     for page in DOCS.rglob("*.md"):
         name = str(page.relative_to(DOCS).with_suffix(""))
-        result = name in listed or (name.startswith("papers/") and "papers/*" in listed)
+        result = any(fnmatch(name, line) for line in listed)
         assert result or name == "index" or name.startswith(("commands/", "_build/")), (
             f"{name} is in no toctree of index.md"
         )
+
+
+def test_stages_of_the_pipeline_link_to_pages() -> None:
+    picture = (DOCS / "pictures" / "pipeline.svg").read_text(encoding="utf-8")
+    pages = re.findall(r'href="([^"]+)\.html"', picture)
+    assert len(pages) == 8
+    assert [page for page in pages if not (DOCS / f"{page}.md").is_file()] == []
 
 
 @pytest.mark.slow

@@ -156,7 +156,8 @@ def override(settings: T, changes: Iterable[str]) -> T:
 def update(settings: T, changes: Mapping[str, Any], *, first: Iterable[str] = ()) -> T:
     """The settings with Python values by name: `{"encoder": {"layers": 4}, "optimizer.weight_decay": 0.1, "lr": 1e-4}`.
 
-    A nested mapping changes only the settings that it names. `first`: overrides below these changes.
+    A nested mapping changes only the settings that it names; one of complete objectives, each with its kind, replaces
+    them. `first`: overrides below these changes.
     """
     cls = type(settings)
     return from_dict(cls, _merge(cls, _overridden(settings, list(first)), changes, "", set()))
@@ -185,7 +186,8 @@ def _merge(cls: Any, data: dict[str, Any], changes: Mapping[str, Any], above: st
     names = _other_names(cls).same
     for key in sorted(changes, key=lambda key: (key.count("."), key != "kind")):
         path, value = names.get(join_path(above, key), join_path(above, key)), _to_plain(changes[key])
-        if isinstance(value, dict) and path not in _free_tables(cls) and isinstance(value_at(data, path), dict):
+        whole = path in _free_tables(cls) or (path in _kind_tables(cls) and _have_kinds(value))
+        if isinstance(value, dict) and not whole and isinstance(value_at(data, path), dict):
             data = _merge(cls, data, value, path, given)
             continue
         if path in given:
@@ -218,8 +220,21 @@ def _set(cls: Any, data: dict[str, Any], path: str, value: Any) -> dict[str, Any
 
 def _free_tables(cls: Any) -> set[str]:
     """The settings of a class that are tables with keys of the user's choice."""
+    return _tables(cls) - _kind_tables(cls)
+
+
+def _kind_tables(cls: Any) -> set[str]:
+    """The settings of a class that are tables of configs with a kind."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {key for key, hint in hints.items() if get_origin(hint) is dict and get_origin(get_args(hint)[1]) is None}
+    return {key for key in _tables(cls) if get_origin(get_args(hints[key])[1]) is Annotated}
+
+
+def _tables(cls: Any) -> set[str]:
+    return {key for key, hint in typing.get_type_hints(cls, include_extras=True).items() if get_origin(hint) is dict}
+
+
+def _have_kinds(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(one, dict) and "kind" in one for one in value.values())
 
 
 def _with_usual_names(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:

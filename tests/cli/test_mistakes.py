@@ -166,5 +166,15 @@ def test_other_names_in_files_and_in_evaluation(tmp_path: Path) -> None:
         config.update(recipes.find("bert/tiny"), {"lr": 1e-3, "learning_rate": 1e-3})
 
 
+def test_objectives_by_keyword_are_changed_or_replaced() -> None:
+    tiny = recipes.find("bert/tiny")
+    changed = with_overrides(tiny, {"objectives": {"masked_lm": {"mask_probability": 0.3}}})
+    assert changed == with_overrides(tiny, ["objectives.masked_lm.mask_probability=0.3"])
+    assert set(changed.objectives) == {"masked_lm", "next_sentence"}
+    replaced = with_overrides(tiny, {"objectives": {"masked_lm": tiny.objectives["masked_lm"]}})
+    assert replaced == with_overrides(tiny, ['objectives={masked_lm={kind="masked_lm"}}'])
+    assert set(replaced.objectives) == {"masked_lm"}
+
+
 def without(data: dict[str, object], key: str) -> dict[str, object]:
     return {name: value for name, value in data.items() if name != key}

@@ -16,6 +16,7 @@ from command_line import call
 from finetune_fixtures import made_up, tiny_model, tuning_of, write
 from threads import threads
 
+import bertsmith
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.evaluation import evaluate, evaluator
 from bertsmith.evaluation.output_files import write_predictions
@@ -207,6 +208,7 @@ def test_metrics_of_the_users_own(base: Path, tmp_path: Path, monkeypatch: pytes
 
     own = evaluate(run, "classification", {"dev": dev}, metrics={"own": lambda a, b: 2.0}, device="cpu")
     assert (own.scores["own"], own.main_metric) == (2.0, "accuracy")
+    assert bertsmith.evaluate(run, dev, metrics={"own": lambda a, b: 3.0}, device="cpu").scores["own"] == 3.0
     predictions = [one.value for one in own.predictions[1]]
     assert found["scores"]["cost"] == cost(gold, predictions)
     assert found["main_metric"] == "cost"
@@ -246,7 +248,9 @@ def test_a_metric_of_ones_own_selects_the_best_model(base: Path, tmp_path: Path)
         found = finetune(tuning, tmp_path / "run", device="cpu", quiet=True)
         with pytest.raises(ConfigError, match=r"main_metric=later is not one of .*, late"):
             finetune(replace(tuning, main_metric="later"), tmp_path / "wrong", device="cpu", quiet=True)
-    assert (found["main"], found["cost"]) == ("late", -found["score/late"])
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    scores = {event["step"]: event["score/late"] for event in events if "score/late" in event}
+    assert (found["main"], scores[found["best_step"]]) == ("late", max(scores.values()))
 
 
 def test_submission_without_labels(base: Path, tmp_path: Path) -> None:

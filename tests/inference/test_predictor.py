@@ -31,7 +31,7 @@ unbelievable heat makes the hammer sing and the sparks fly over the water"""
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = wordpiece.Config(min_count=1)
-    tokenizer = settings.train(count_text(TEXT, settings.word_splitter()), vocab_size=200)
+    tokenizer = settings.train(count_text(TEXT, settings.word_splitter()), vocab_size=300)
     shape = bert.Config(layers=3, width=32, heads=4, vocab_size=tokenizer.vocab_size + 3, max_positions=48)
     torch.manual_seed(0)
     model = Model.build(shape, [masked_lm.Config(), next_sentence.Config()])

@@ -81,3 +81,8 @@ def test_quiet_work_shows_nothing() -> None:
             shows.last -= 100
             shows.update(1)
         assert stream.getvalue() == ""
+
+
+def test_without_a_total_there_is_no_percentage() -> None:
+    line = Progress("preparing", total=0).line(2_000_000, 4.0, {"documents": 5})
+    assert line == "preparing 2.0 MB · 5 documents · 0.5 MB/s"

@@ -90,6 +90,11 @@ def test_other_labels_are_refused(text: str, settings: dict[str, Any], message: 
 
 
 def test_several_labels_in_one_do_not_become_a_class(tmp_path: Path) -> None:
+    lists = classification.Config().build(files={"train": parquet(tmp_path / "lists.parquet")})
+    assert "'labels' must be one label, found a list: for several labels use the task multi_label" in refusal(
+        lambda: lists.labels
+    )
+
     def read(*labels: str) -> tuple[str, ...]:
         rows = "".join(json.dumps({"text": f"t {n}", "label": label}) + "\n" for n, label in enumerate(labels))
         return classification.Config().build(files={"train": written(tmp_path / "t.jsonl", rows)}).labels

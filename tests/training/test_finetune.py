@@ -258,9 +258,11 @@ def test_balanced_weights_and_sampling_in_a_run(model: Path, tmp_path: Path) -> 
             (loss,) = [trained(batch) for batch in whole(step)]
         total = losses[0] + losses[1] + losses[2] + losses[3]
         assert float(total.mean()) == pytest.approx(float(loss.mean()), rel=1e-5)
+    with pytest.raises(ConfigError, match=r"the head of classification has head.class_weights instead"):
+        open_with_head(replace(tuning, head={"positive_weights": "balanced"}), task)
     with pytest.raises(ConfigError, match=r"'irn' is not a label .*; did you mean iron\?"):
         open_with_head(replace(tuning, head={"class_weights": {"irn": 2.0}}), task)
-    with pytest.raises(ConfigError, match=r"must be balanced, or a table such as \{copper = 2.0\}"):
+    with pytest.raises(ConfigError, match=r"must be balanced, or a table such as \{copper=2.0\}"):
         open_with_head(replace(tuning, head={"class_weights": "balance"}), task)
     by_table: Any = open_with_head(replace(tuning, head={"class_weights": {"iron": 3.0}}), task)[0]
     assert by_table.objectives["classify"].class_weights.tolist() == [1, 1, 3, 1]

@@ -15,6 +15,7 @@ from command_line import call
 from bertsmith import config, recipes
 from bertsmith.encoders import bert
 from bertsmith.errors import ConfigError
+from bertsmith.evaluation.evaluator import make_evaluation_config
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.plan import BatchSizeWarmup, Unfreeze
 from bertsmith.training.recipe import Recipe, make_finetune_config, with_overrides
@@ -101,6 +102,8 @@ def test_a_fine_tuning_recipe_with_other_files_and_overrides(tmp_path: Path) -> 
     read = make_finetune_config(str(tmp_path / "recipe.json"), "m", {"train": "c.csv"}, ["task.text=review"])
     assert (read.model, read.files, read.epochs) == ("m", {"train": "c.csv", "dev": "b.csv"}, 7)
     assert read.task.text == "review"
+    evaluated = make_evaluation_config(None, str(tmp_path / "recipe.json"), ["task.text=review"])
+    assert (evaluated.task, evaluated.max_length) == (read.task, read.max_length)
     assert make_finetune_config(str(tmp_path / "recipe.json"), "m", {"data": "d"}, []).files == {"data": "d"}
     (tmp_path / "p.json").write_bytes(recipes.find("bert/tiny").to_json())
     with pytest.raises(ConfigError, match=r"is a pre-training recipe: .* bertsmith init --task TASK"):

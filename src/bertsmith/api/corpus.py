@@ -95,6 +95,7 @@ def train_tokenizer(
         read_options=ReadOptions(field=field),
         limit=limit,
         workers=workers,
+        overwrite=overwrite,
         quiet=quiet,
     )
 

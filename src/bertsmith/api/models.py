@@ -116,8 +116,8 @@ def evaluate(
         files = evaluator.evaluation_files(run, files, split=split)
         if data is None and not files:
             raise DataError(f"{folder} is not in a run with {split} examples: pass labelled examples as data")
-        own: dict[str, Any] = {"run": run if data is None else None, "metrics": metrics or {}}
-        result = evaluate_with(settings, folder, files, split, device, quiet=quiet, **own)
+        how: dict[str, Any] = {"quiet": quiet, "run": run if data is None else None, "metrics": metrics or {}}
+        result = evaluate_with(settings, folder, files, split, device, **how)
         if not (data is None or isinstance(data, str | os.PathLike)):
             result = _with_row_numbers(result)
     if not result.scores:

@@ -28,7 +28,7 @@ IN_PYTHON = (
     (r"(\S+/)?data/(train|dev)\.jsonl:(\d+)", r"row \3 of \2"),
     (r"(\S+/)?data/(train|dev)\.jsonl", r"\2"),
     (r"--(train|dev|data|file) (FILE|DIR)", r"\1=\2"),
-    (r"--overwrite", "overwrite=True"),
+    (r"--overwrite\b", "overwrite=True"),
     (r"\banother -o\b", "another output"),
     (r"--device (\w+)", r"device=\1"),
 )
@@ -95,11 +95,12 @@ class FinetuneSettings(RunSettings, total=False):
     task_settings: Table
     tokenizer: PathLike
     sampling: Literal["all", "balanced"]
+    limit: int
+    metrics: str | Mapping[str, str]
+    main_metric: str
     head: Table
     dropout: float | None
     random_init: bool
     epochs: float
     dev_fraction: float
     evals_per_epoch: int
-    metrics: str | Mapping[str, str]
-    main_metric: str

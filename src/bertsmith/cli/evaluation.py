@@ -14,7 +14,7 @@ from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
 Tuned = Annotated[Path, typer.Argument(metavar="MODEL", help="Fine-tuned model folder, or its run folder.")]
-TASK_HELP = "Task, e.g. glue/cola; default: the task of the run."
+TASK_HELP = "Task, e.g. glue/cola, or a fine-tuning recipe; default: the task of the run."
 TaskName = Annotated[
     str, typer.Option("--task", "-t", metavar="TASK", help=TASK_HELP, autocompletion=opt.complete_task)
 ]

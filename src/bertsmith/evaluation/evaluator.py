@@ -24,7 +24,15 @@ from bertsmith.system.suggestions import OtherNames
 from bertsmith.tasks.task import SPLITS, Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetune_data import dev_examples, predict_logits, train_and_dev
-from bertsmith.training.recipe import EVALUATION_NAMES, TASKS, FinetuneConfig, find_task, task_name
+from bertsmith.training.recipe import (
+    EVALUATION_NAMES,
+    FILES,
+    TASKS,
+    FinetuneConfig,
+    find_task,
+    read_finetune_config,
+    task_name,
+)
 
 CHUNK = 1024  # examples: bounds the memory and the interval between progress updates
 
@@ -111,6 +119,8 @@ def finetune_config_of(model: str | Path) -> FinetuneConfig | None:
 
 def make_evaluation_config(run: FinetuneConfig | None, task: str, changes: Iterable[str] = ()) -> EvaluationConfig:
     """The config from the command line. If the task is that of the model's run, the run's settings apply."""
+    if task.endswith(FILES):
+        run, task = read_finetune_config(Path(task), ""), ""
     if run is not None and task in ("", run.name):
         own: dict[str, Any] = {"metrics": run.metrics, "main_metric": run.main_metric}
         settings = EvaluationConfig(task=run.task, max_length=run.max_length, **own)

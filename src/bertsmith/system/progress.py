@@ -52,7 +52,7 @@ class Progress:
         self.stream.flush()
 
     def line(self, done: int, seconds: float, counts: dict[str, int]) -> str:
-        """One line: title, percentage, time left, counts, speed."""
+        """One line: title, percentage and time left if the total is known, counts, speed."""
         fraction = min(done / self.total, 1.0) if self.total else 0.0
         speed = (done - self.base) / seconds if seconds > 0 else 0.0
         left = (self.total - done) / speed if speed > 0 else 0.0
@@ -60,6 +60,8 @@ class Progress:
         full = round(fraction * BAR_WIDTH)
         bar = "━" * full + "╌" * (BAR_WIDTH - full) + " " if self.live else ""
         done_and_left = [f"{self.title} {bar}{fraction:4.0%}", f"{format_duration(left)} left"]
+        if not self.total:
+            done_and_left = [f"{self.title} {done / 1e6:.1f} MB"]
         return fit_line([*done_and_left, *shown, f"{speed / 1e6:.1f} MB/s"], live=self.live)
 
 

@@ -330,7 +330,8 @@ def parse_label(cell: Any, where: str, column: str) -> str | None:
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
     if isinstance(cell, list | dict):
-        raise DataError(f"{where}: {column!r} must be one label, found {type(cell).__name__}")
+        advice = ": for several labels use the task multi_label" if isinstance(cell, list) else ""
+        raise DataError(f"{where}: {column!r} must be one label, found a {'list' if advice else 'table'}{advice}")
     return str(cell).strip()
 
 

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertsmith import config
 from bertsmith.config import did_you_mean
 from bertsmith.data.collate import collate, rows_needed
 from bertsmith.errors import ConfigError, DataError
@@ -32,6 +33,8 @@ from bertsmith.training.prefetch import Prefetcher
 from bertsmith.training.recipe import FinetuneConfig
 from bertsmith.types import Batch
 
+OBJECTIVES = "bertsmith.objectives"
+WEIGHTS = ("class_weights", "positive_weights")  # settings of heads, by label
 HASH_RANGE = 2**64
 CUDA_TOKENS, TOKENS = 65_536, 4096  # of one forward of `predict`
 
@@ -165,8 +168,12 @@ def label_weights(settings: FinetuneConfig, task: Task) -> dict[str, Any]:
     """The weights of `head.class_weights` or `head.positive_weights` in the order of the labels."""
     weights: dict[str, Any] = {}
     for key, given in settings.head.items():
-        if key not in ("class_weights", "positive_weights") or not isinstance(task, LabelTask):
+        if key not in WEIGHTS or not isinstance(task, LabelTask):
             continue
+        known = config.find_kind(OBJECTIVES, task.objective).Config.__dataclass_fields__
+        other = next((name for name in WEIGHTS if name in known), "")
+        if key not in known and other:
+            raise ConfigError(f"head.{key}: the head of {settings.name} has head.{other} instead")
         if given == "balanced":
             weights[key] = task.balanced_weights(train_and_dev(settings, task)[0])
         elif isinstance(given, Mapping):
@@ -176,7 +183,7 @@ def label_weights(settings: FinetuneConfig, task: Task) -> dict[str, Any]:
                     raise ConfigError(f"head.{key}: {label!r} is not a label ({join_names(task.labels)}){near}")
             weights[key] = [given.get(label, 1.0) for label in task.labels]
         elif not isinstance(given, Sequence) or isinstance(given, str):
-            raise ConfigError(f"head.{key}={given} must be balanced, or a table such as {{{task.labels[0]} = 2.0}}")
+            raise ConfigError(f"head.{key}={given} must be balanced, or a table such as {{{task.labels[0]}=2.0}}")
     return weights
 
 
