@@ -55,6 +55,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: bs.pretrain("bert/tiny", "shards", "new", steps="3"),  # type: ignore[arg-type]
         "steps=3 must be an integer, not a string: leave out the quotes",
     ),
+    "epochs of pre-training": (
+        lambda: bs.pretrain("bert/tiny", "shards", "new", epochs=2, batch_size=8),  # type: ignore[call-arg]
+        "the length of a pre-training run is its steps: write steps=",
+    ),
+    "shards as the output": (lambda: finetune(output="shards"), "choose another output"),
     "a misspelt task": (lambda: finetune(task="clasification"), "did you mean classification?"),
     "a frame with other columns": (
         lambda: finetune(train=FRAME),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -56,12 +57,14 @@ def pretrain(
     from bertsmith import recipes
     from bertsmith.reports.run import Run
     from bertsmith.training import pretrain as training
+    from bertsmith.training.pretrain_data import PretrainData
     from bertsmith.training.recipe import FILES, Recipe, with_overrides
     from bertsmith.training.trackers import check_trackers
 
     named = recipe if isinstance(recipe, Recipe) else recipes.find(str(recipe))
     from_file = not isinstance(recipe, Recipe) and str(recipe).endswith(FILES)
-    chosen = with_overrides(named, _plain(settings), from_file=from_file)
+    rows_per_epoch = partial(PretrainData.rows_per_epoch, Path(data))
+    chosen = with_overrides(named, _plain(settings), from_file=from_file, rows_per_epoch=rows_per_epoch)
     check_trackers(trackers)
     how: dict[str, Any] = {"device": device, "overwrite": overwrite, "quiet": quiet, "trackers": tuple(trackers)}
     training.pretrain(chosen, Path(data), Path(output), **how)
@@ -90,7 +93,7 @@ def finetune(
     Args:
         model: A model folder, a run or a predictor, whose encoder is fine-tuned.
         task: `classification`, `multi_label`, `pairs`, `regression`, `tagging`, `qa`, `choice`, or a benchmark such as
-            `glue/cola` (see `list_tasks`).
+            `glue/cola` (see `list_tasks`); or the path of a fine-tuning recipe, a recipe.json or .toml file.
         output: The run folder.
         train: Training examples: a file, or rows in memory: dicts, tuples such as `(text, label)`, a pandas DataFrame,
             an Arrow table, a dataset, or a dict of columns. Rows in memory are saved in the run folder.
@@ -147,20 +150,20 @@ def _finetune_config(
     *,
     overwrite: bool,
 ) -> FinetuneConfig:
-    from bertsmith.config import update
-    from bertsmith.training.recipe import find_task, make_finetune_config
+    from bertsmith.model_io.run_folder import refuse_other_folders
+    from bertsmith.training.recipe import make_finetune_config
 
-    changes, options = _plain(settings), dict[str, Any](settings.get("task_settings", {}))
-    changes.pop("task_settings", None)
+    changes, folder = _plain(settings), model_folder(model)
+    changes["task"] = changes.pop("task_settings", {})
     if isinstance(data["dev"], int | float):
         changes["dev_fraction"] = float(data.pop("dev"))
-    task_config = update(find_task(task), options)
+    chosen = make_finetune_config(task, folder, {}, changes).task
+    refuse_other_folders(output)
     given = {name: value for name, value in data.items() if value is not None}
     files = {
-        name: save_examples(value, task_config, name, output / DATA, overwrite=overwrite)
-        for name, value in given.items()
+        name: save_examples(value, chosen, name, output / DATA, overwrite=overwrite) for name, value in given.items()
     }
-    return make_finetune_config(task_config, model_folder(model), files, changes)
+    return make_finetune_config(task, folder, files, changes)
 
 
 def save_examples(data: Any, task: Any, split: str, folder: Path, *, overwrite: bool = False) -> Path:

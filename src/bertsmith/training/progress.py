@@ -102,7 +102,7 @@ class ProgressDisplay:
         ]
         if wait_share > MIN_WAIT:
             parts.append(f"waiting for data {wait_share:.0%}")
-        if self.flops and self.peak:
+        if self.flops and self.peak and self.trainer.world.device.type == "cuda":  # a CPU's peak is not stable
             parts.append(f"MFU {speed * self.flops / self.peak:.0%}")
         parts += [f"{_memory(self.trainer.world.device) / 2**30:.1f} GiB", f"lr {step.learning_rate:.1e}"]
         return fit_line(parts, live=self.live)
