@@ -33,8 +33,8 @@ async def client(address: str, bodies: list[bytes], clients: int) -> list[float]
         reader, writer = await asyncio.open_connection(url.hostname, url.port)
         for body in remaining:
             began = time.perf_counter()
-            head = f"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-            writer.write(head.encode() + b"\r\n\r\n" + body)
+            head = f"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+            writer.write(head.encode() + b"\r\nContent-Type: application/json\r\n\r\n" + body)
             response = (await reader.readuntil(b"\r\n\r\n")).lower()
             await reader.readexactly(int(response.split(b"content-length:")[1].split(b"\r\n")[0]))
             assert b" 200 " in response.split(b"\r\n")[0], response

@@ -187,7 +187,7 @@ async def _until_cut(address: str, name: str, trickle: Any, within: float) -> tu
 
 
 def _slow_header() -> Any:
-    yield b"GET /health HTTP/1.1\r\nHost: a\r\nX-Slow: "
+    yield b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
     while True:
         yield b"a"
 
@@ -199,7 +199,7 @@ def _slow_body() -> Any:
 
 
 def _slow_reader() -> Any:
-    yield b"GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n" * 16
+    yield b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 16
 
 
 def stop_under_load(*, callers: int, cost: float = 0.04, defect: str = "", subprocess_: bool = True) -> Outcome:
@@ -244,7 +244,7 @@ VALID_REQUESTS = [
     post("/fill-mask", {"inputs": "the [MASK] sat", "top_k": 2}),
     post("/v1/embeddings", {"input": [5, 6, 7]}),
     post("/attention", {"inputs": "the cat", "layer": 1}),
-    b"GET /info HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET /info HTTP/1.1\r\nHost: localhost\r\n\r\n",
 ]
 INSERTS = (b"\x00", b"\xff\xfe", b'"', b"\\ud800", b"NaN", b"\r\n\r\n", b"[" * 500, b"-1", b"9" * 400, b"%00", b"null")
 

@@ -68,10 +68,11 @@ def broken(defect: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if defect == "instant":  # rejections are sent immediately
 
-            async def reject_immediately(self: Any, problem: Any) -> Any:
-                return problem
+            def reject_immediately(self: Any, problem: Any) -> Any:
+                problem.delayed = False
+                return problem, 0.0
 
-            stack.enter_context(mock.patch.object(middleware.Gateway, "delay", reject_immediately))
+            stack.enter_context(mock.patch.object(middleware.Gateway, "delay_of", reject_immediately))
         elif defect == "patient":  # no deadlines
 
             async def never(connections: Any, limits: Any) -> None:

@@ -103,8 +103,8 @@ class Line:
 def request(value: Any, path: str = "/embed") -> bytes:
     """A POST of JSON."""
     body = json.dumps(value).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    return head.encode() + b"\r\n\r\n" + body
 
 
 async def closed_loop(address: str, requests: Sequence[bytes], *, callers: int, seconds: float) -> Load:

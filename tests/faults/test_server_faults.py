@@ -110,14 +110,16 @@ def test_waiting_rejections_are_bounded() -> None:
 
 
 def test_a_busy_server_is_healthy_and_a_hung_one_is_not() -> None:
-    brief = mock.patch("bertsmith.server.service.HEALTH_TIMEOUT", 2.0)
-    with brief, served(cost=6.0, max_requests=1) as address, open_connection(address) as caller:
-        caller.sendall(post("/embed", {"inputs": "the cat"}))
-        time.sleep(0.2)
-        assert httpx.get(f"{address}/health", timeout=10).status_code == 200
-        time.sleep(2.1)  # with no progress since
-        response = httpx.get(f"{address}/health", timeout=10)
-        assert (response.status_code, response.json()["status"]) == (503, "failing")
+    for cost, ready in ((0.2, 200), (4.0, 503)):
+        brief = mock.patch("bertsmith.server.service.HEALTH_TIMEOUT", 1.5)
+        limits = {"max_requests": 1, "batch_tokens": 6}
+        with brief, served(cost=cost, **limits) as address, open_connection(address) as caller:
+            caller.sendall(post("/embed", {"inputs": ["the cat"] * (1 if cost > 1 else 9)}))
+            time.sleep(1.6 if cost > 1 else 0.2)  # a hung one makes no progress
+            assert httpx.post(f"{address}/embed", json={"inputs": "the cat"}).status_code == 429
+            response = httpx.get(f"{address}/health/ready", timeout=10)
+            assert (response.status_code, response.json()["status"]) == (ready, "ok" if ready == 200 else "failing")
+            assert httpx.get(f"{address}/health/live").json() == {"status": "ok"}
 
 
 @pytest.mark.slow

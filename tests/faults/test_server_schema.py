@@ -17,7 +17,7 @@ from server.http_fixtures import all_predictors
 
 from bertsmith.server.app import build
 from bertsmith.server.middleware import Gateway
-from bertsmith.server.settings import Limits
+from bertsmith.server.settings import AllowedHosts, Limits
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 SHORT_RUN = settings(
@@ -33,7 +33,7 @@ LONG_RUN = settings(SHORT_RUN, max_examples=150, derandomize=False)
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[Gateway]:
-    application = build(all_predictors(), limits=Limits(deadline=20))
+    application = build(all_predictors(), limits=Limits(deadline=20), allowed_hosts=AllowedHosts(names=("*",)))
     yield application
     assert application.service.close(seconds=10)
 

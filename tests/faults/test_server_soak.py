@@ -22,7 +22,9 @@ from faults.server_load import Line, request
 MINUTES = float(os.environ.get("BERTSMITH_SOAK_MINUTES", "120"))
 CALLERS = 16
 FLAT = 24 << 20  # allowed growth in bytes from the middle to the last third; the first third warms up
-BREAK = b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{nonsense"
+BREAK = (
+    b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{nonsense"
+)
 INVALID = (BREAK, request({"inputs": "x" * 70_000}), request({"input": "the cat"}), request({"inputs": []}, "/nowhere"))
 
 

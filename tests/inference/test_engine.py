@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import pytest
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.engine import BatchStats, DeadlineExceeded, Engine, EngineClosed, Overloaded, deadline
+from bertsmith.inference.deadline import DeadlineExceeded, RequestTooLarge, deadline
+from bertsmith.inference.engine import BatchStats, Engine, EngineClosed, Overloaded
 from bertsmith.inference.forward import ModelInput
 
 BUDGET = 50
@@ -240,9 +241,9 @@ def test_queries_with_large_results_run_one_input_per_batch() -> None:
 def test_a_full_queue_raises_overloaded() -> None:
     with paused_engine(max_queued_tokens=100) as (engine, backend, submit):
         kept = submit(make_inputs("kept", 9))
-        with pytest.raises(Overloaded, match="110 tokens would be queued; the limit is 100") as refused:
-            engine.run(NameQuery(), make_inputs("more", 2))
-        assert (refused.value.queued, refused.value.limit) == (110, 100)
+        with pytest.raises(Overloaded, match="120 tokens would be queued; the limit is 100") as refused:
+            engine.run(NameQuery(), make_inputs("more", 6))
+        assert (refused.value.queued, refused.value.limit) == (120, 100)
         assert isinstance(refused.value, BertsmithError)
         assert engine.queued_tokens == 90
         also = submit(make_inputs("also", 1))
@@ -250,6 +251,40 @@ def test_a_full_queue_raises_overloaded() -> None:
         assert (len(kept.result(10)), len(also.result(10))) == (9, 1)
         assert len(engine.run(NameQuery(), make_inputs("whale", 40))) == 40, "an empty queue accepts any size"
     assert "more0" not in [name for batch in backend.batches for name in batch]
+
+
+def test_a_large_request_takes_no_place_from_small_ones() -> None:
+    with paused_engine(max_queued_tokens=300) as (engine, backend, submit):
+        large = submit(make_inputs("large", 30))  # an empty queue is never full
+        small = [submit(make_inputs("small", 1)) for _ in range(5)]
+        assert engine.tokens_ahead(10) == 60
+        with pytest.raises(Overloaded):
+            submit(make_inputs("second", 20)).result(10)
+        backend.go.set()
+        assert [len(one.result(10)) for one in [large, *small]] == [30, 1, 1, 1, 1, 1]
+
+
+def test_work_that_cannot_finish_is_not_begun() -> None:
+    backend = SlowBackend(0.1)  # 500 tokens per second
+    with Engine(backend, batch_tokens=BUDGET) as engine:
+        for batches in (1, 0):  # the first request measures the speed
+            began, before = time.monotonic(), len(backend.batches)
+            with (
+                deadline(1),
+                pytest.raises(RequestTooLarge, match=r"5,000 tokens, at most \d+, which is about what 1 s"),
+            ):
+                engine.run(NameQuery(), make_inputs("large", 500))
+            assert time.monotonic() - began < 0.8
+            assert len(backend.batches) - before <= 2 * batches
+        with deadline(1):
+            assert len(engine.run(NameQuery(), make_inputs("fits", 20))) == 20
+
+
+def test_a_request_may_be_limited() -> None:
+    backend = NameBackend()
+    with Engine(backend) as engine, deadline(5, max_tokens=100), pytest.raises(RequestTooLarge, match="at most 100"):
+        engine.run(NameQuery(), make_inputs("large", 11))
+    assert not backend.batches
 
 
 def test_expired_requests_are_never_computed() -> None:
@@ -270,7 +305,7 @@ def test_a_request_that_expires_halfway_drops_the_rest() -> None:
     backend = SlowBackend(0.02)
     with Engine(backend, batch_tokens=BUDGET) as engine:
         with deadline(0.1), pytest.raises(DeadlineExceeded):
-            engine.run(NameQuery(), make_inputs("late", 200))
+            engine.run(LargeQuery(), make_inputs("late", 200))
         assert engine.queued_tokens == 0
         assert engine.run(NameQuery(), make_inputs("next", 1)) == ["next0"]
     assert len(backend.batches) < 40

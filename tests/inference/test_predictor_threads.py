@@ -14,7 +14,8 @@ import pytest
 from inference.predictor_fixtures import LONG, TAGS, TEXTS, random_model, tokenizer
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.engine import BatchStats, DeadlineExceeded, Engine, Overloaded, deadline
+from bertsmith.inference.deadline import DeadlineExceeded, deadline
+from bertsmith.inference.engine import BatchStats, Engine, Overloaded
 from bertsmith.inference.fill_mask import mask_log_probs
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives import choose, classify, masked_lm, next_sentence, span, tag

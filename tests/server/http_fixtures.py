@@ -108,6 +108,6 @@ def _is_complete(received: bytes) -> bool:
 def post(path: str, value: Any, **headers: str) -> bytes:
     """A POST request as bytes."""
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
-    fields = {"Host": "test", "Content_Type": "application/json", "Content_Length": str(len(body)), **headers}
+    fields = {"Host": "localhost", "Content_Type": "application/json", "Content_Length": str(len(body)), **headers}
     head = "".join(f"{name.replace('_', '-')}: {text}\r\n" for name, text in fields.items())
     return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body

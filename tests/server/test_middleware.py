@@ -38,7 +38,7 @@ def test_paths_and_methods(client: httpx.Client) -> None:
     answer = client.get("/embed")
     assert "POST" in expect_error(answer, 405, "not_found")
     assert answer.headers["allow"] == "POST"
-    assert client.delete("/attention").headers["allow"] == "GET, POST"  # a page, and an answer
+    assert client.delete("/attention").headers["allow"] == "GET, HEAD, POST"  # a page, and an answer
 
 
 def test_content_types(client: httpx.Client) -> None:
@@ -84,17 +84,17 @@ def test_huge_content_length_is_rejected_without_reading(client: httpx.Client) -
         b"GET /health HTTP/a.b\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # the begin of TLS
         b"GET /health HTTP/1.1\r\n\r\n",  # no host
-        b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-        b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
-        b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
-        b"POST /embed HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET /%ff%00 HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"G\x01T / HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: b\r\n\r\n",
+        b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /embed HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /%ff%00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"G\x01T / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
     ],
 )
 def test_malformed_requests(client: httpx.Client, line: bytes) -> None:
@@ -139,7 +139,7 @@ def test_slow_clients_are_disconnected(client: httpx.Client) -> None:
 
 
 def test_slow_readers_are_disconnected(client: httpx.Client) -> None:
-    ask = b"GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n"
+    ask = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with open_connection(str(client.base_url), receive_buffer=4096) as line:
         line.sendall(ask * 40)  # megabytes of answers, of which none is read
         deadline = time.monotonic() + 6
@@ -177,9 +177,9 @@ def test_connections_are_bounded() -> None:
     with running({"words": predictor("words")}, limits=Limits(max_connections=3)) as address:
         lines = [open_connection(address) for _ in range(3)]
         time.sleep(0.1)
-        response = send_raw(address, b"GET /info HTTP/1.1\r\nHost: a\r\n\r\n")
+        response = send_raw(address, b"GET /info HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert response.status in (0, 503)
         for line in lines:
             line.close()
         time.sleep(0.2)
-        assert send_raw(address, b"GET /info HTTP/1.1\r\nHost: a\r\n\r\n").status == 200
+        assert send_raw(address, b"GET /info HTTP/1.1\r\nHost: localhost\r\n\r\n").status == 200

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from bertsmith.server.errors import RequestError
-from bertsmith.server.middleware import MAX_DEPTH, MAX_VALUES, parse_json
+from bertsmith.server.schemas import MAX_DEPTH, MAX_VALUES, parse_json
 from bertsmith.server.settings import Limits
 
 LIMITS = Limits(max_bytes_per_text=10)

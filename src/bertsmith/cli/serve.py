@@ -31,6 +31,9 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all interfaces.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 selects a free one.")] = 8080,
     api_key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Require the API key in this file.")] = None,
+    allowed_host: Annotated[
+        list[str] | None, option("--allowed-host", "Another host name to answer to; * for any.", metavar="NAME")
+    ] = None,
     runs: Annotated[Path | None, typer.Option(metavar="DIR", help="Show the runs and evaluations below DIR.")] = None,
     device: Device = "auto",
     precision: Annotated[str, typer.Option(help="float32, bfloat16 or int8.")] = "float32",
@@ -65,14 +68,16 @@ def serve(
     from bertsmith.server.monitoring import Log
     from bertsmith.server.server import listen
     from bertsmith.server.server import serve as serve_models
-    from bertsmith.server.settings import name_models, read_api_key
+    from bertsmith.server.settings import AllowedHosts, name_models, read_api_key
 
     api_key = None if api_key_file is None else read_api_key(api_key_file)
     if runs is not None and not runs.is_dir():
         raise DataError(f"--runs {runs} is not a folder")
+    hosts = AllowedHosts(host, tuple(allowed_host or ())) if allowed_host or api_key is None else None
     named = [(name, find_model_folder(folder)) for name, folder in name_models(models)]
     log = Log(as_json=json_logs, quiet=quiet)
     with listen(host, port) as listener:
         how: dict[str, Any] = {"device": device, "precision": precision, **opening}
         opened = {name: load(folder, **how) for name, folder in named}
-        serve_models(build(opened, limits=limits, log=log, api_key=api_key, runs=runs), listener)
+        access: dict[str, Any] = {"api_key": api_key, "allowed_hosts": hosts}
+        serve_models(build(opened, limits=limits, log=log, runs=runs, **access), listener)

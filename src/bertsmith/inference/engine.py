@@ -3,6 +3,8 @@
 While one batch runs, new requests queue; the next batch takes what has arrived since. Batches grow with the load, and
 no request waits for a batch to fill. Requests take turns: each batch runs the query of the oldest request, and all
 queued requests with an equal query get a share of its tokens: a small request never waits for all of a large one.
+Admission follows the same rule: of a queued request only as many tokens count as the new request has itself, so that a
+large request takes no place from small ones. What cannot be computed by its deadline is not begun, or not continued.
 """
 
 from __future__ import annotations
@@ -11,18 +13,19 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from bertsmith.errors import BertsmithError
+from bertsmith.inference.deadline import LATE, Deadline, DeadlineExceeded, RequestTooLarge, current_deadline
 from bertsmith.inference.forward import DEFAULT_BATCH_TOKENS, Backend, LocalBackend, ModelInput, Query
 
 LOG = logging.getLogger(__name__)
-LATE = "the deadline passed before the result was computed"
 QUEUED_BATCHES = 64  # the default queue holds the tokens of this many batches
+FULL_BATCH = 0.5  # share of `batch_tokens` from which on the speed of a batch is that of a large request
+SPEED_SECONDS = 10.0  # how long a measured speed is used: the machine may have been busy with something else
+SPEED_WEIGHT = 0.3  # of the latest batch in the moving average
 
 
 class Overloaded(BertsmithError):
@@ -33,39 +36,8 @@ class Overloaded(BertsmithError):
         self.queued, self.limit = queued, limit
 
 
-class DeadlineExceeded(BertsmithError):
-    """The request's deadline has passed, or it was cancelled. Inputs that had not run are dropped."""
-
-
 class EngineClosed(BertsmithError):
     """The engine accepts no more requests."""
-
-
-@dataclass
-class Deadline:
-    """When a request expires."""
-
-    at: float = float("inf")  # time.monotonic()
-    cancelled: bool = False  # any thread may set it: inputs that have not run yet are dropped
-    tokens: int = 0  # of all inputs of the request
-
-    @property
-    def expired(self) -> bool:
-        return self.cancelled or time.monotonic() >= self.at
-
-
-_deadline: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
-
-
-@contextmanager
-def deadline(seconds: float | None) -> Iterator[Deadline]:
-    """Engine requests in this context raise `DeadlineExceeded` after so many seconds; None sets no limit."""
-    own = Deadline() if seconds is None else Deadline(time.monotonic() + seconds)
-    token = _deadline.set(own)
-    try:
-        yield own
-    finally:
-        _deadline.reset(token)
 
 
 @dataclass(frozen=True)
@@ -87,13 +59,11 @@ class _Request:
     deadline: Deadline
     results: list[Any]
     missing: int  # inputs without a result
+    queued_tokens: int  # of inputs that are not in a batch yet
+    arrived: float = field(default_factory=time.monotonic)
     started: int = 0  # inputs that are or were in a batch
     error: Exception | None = None
     done: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def queued_tokens(self) -> int:
-        return sum(one.tokens for one in self.inputs[self.started :])
 
     def fail(self, error: Exception) -> None:
         if not self.done.is_set():
@@ -133,6 +103,7 @@ class Engine:
         self.observe = observe
         self._queue: deque[_Request] = deque()
         self.queued_tokens = 0  # that are not in a batch yet
+        self._speeds: dict[str, tuple[float, float]] = {}  # tokens per second of full batches and when, by query name
         self._closed = self._abandoned = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._loop, name="bertsmith-engine", daemon=True)
@@ -141,13 +112,14 @@ class Engine:
     def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
         """See `Backend`; blocks until all results are computed.
 
-        Raises `Overloaded` at once if the queue is full (an empty queue accepts a request of any size),
-        `DeadlineExceeded` after the `deadline`, `EngineClosed`, or the error of the forward pass.
+        Raises `RequestTooLarge` as soon as it is known that the `deadline` does not suffice for the request; at once
+        `Overloaded` if the queue is full (an empty one is never) or too long for the deadline; `DeadlineExceeded`,
+        `EngineClosed`, or the error of the forward pass.
         """
         if not inputs:
             return []
-        own = _deadline.get() or Deadline()
-        request = _Request(query, inputs, own, [None] * len(inputs), len(inputs))
+        own, tokens = current_deadline(), sum(one.tokens for one in inputs)
+        request = _Request(query, inputs, own, [None] * len(inputs), len(inputs), tokens)
         self._enqueue(request)
         if not request.done.wait(own.at - time.monotonic() if own.at < float("inf") else None):
             with self._changed:
@@ -178,21 +150,51 @@ class Engine:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(drain=kind is None)
 
+    def tokens_ahead(self, tokens: int) -> int:
+        """The queued tokens that run before or beside a new request of so many tokens."""
+        with self._changed:
+            return self._tokens_ahead(tokens)
+
     def _enqueue(self, request: _Request) -> None:
         tokens = request.queued_tokens
         request.deadline.tokens += tokens
         with self._changed:
             if self._closed:
                 raise EngineClosed("the engine is closed")
-            if request.deadline.expired:
-                raise DeadlineExceeded(LATE)
-            if self.queued_tokens and self.queued_tokens + tokens > self.max_queued_tokens:
-                raise Overloaded(self.queued_tokens + tokens, self.max_queued_tokens)
+            request.deadline.check(tokens)
+            possible, ahead = self._possible_tokens(request), self._tokens_ahead(tokens)
+            if tokens > possible:
+                raise self._too_large(request)
+            limit = min(self.max_queued_tokens, possible)
+            if ahead and ahead + tokens > limit:
+                raise Overloaded(ahead + tokens, int(limit))
             self.queued_tokens += tokens
             self._queue.append(request)
             self._changed.notify()
 
-    # The caller of these two holds the lock.
+    # The caller of these holds the lock.
+
+    def _tokens_ahead(self, tokens: int) -> int:
+        return sum(min(one.queued_tokens, tokens) for one in self._queue)
+
+    def _possible_tokens(self, request: _Request) -> float:
+        """The tokens that can be computed until the request's deadline; infinite if the speed is unknown."""
+        speed, measured = self._speeds.get(request.query.name, (float("inf"), 0.0))
+        now = time.monotonic()
+        return speed * (request.deadline.at - now) if now - measured < SPEED_SECONDS else float("inf")
+
+    def _too_large(self, request: _Request) -> RequestTooLarge:
+        speed, _ = self._speeds[request.query.name]
+        seconds = request.deadline.at - request.arrived
+        return RequestTooLarge(sum(one.tokens for one in request.inputs), int(speed * seconds), seconds=seconds)
+
+    def _check_feasible(self, request: _Request) -> None:
+        """Fails a request that has expired, or of which more is left than can be computed until its deadline."""
+        if request.deadline.expired:
+            request.fail(DeadlineExceeded(LATE))
+        elif request.queued_tokens > self._possible_tokens(request):
+            error = self._too_large(request)
+            request.fail(error if error.tokens > error.limit else DeadlineExceeded(LATE))
 
     def _drop_failed(self) -> None:
         """Removes failed requests from the queue."""
@@ -217,8 +219,7 @@ class Engine:
         with self._changed:
             while True:
                 for request in self._queue:
-                    if request.deadline.expired:
-                        request.fail(DeadlineExceeded(LATE))
+                    self._check_feasible(request)
                 self._drop_failed()
                 if self._queue:
                     return self._take_batch()
@@ -262,14 +263,27 @@ class Engine:
                     self._run_batch([part])
             return
         seconds = time.perf_counter() - began
+        tokens = sum(one.tokens for one in inputs)
+        self._measure_speed(query.name, tokens, seconds)
         for part in batch:
             part.request.add_results(part.start, results[: len(part.inputs)])
             results = results[len(part.inputs) :]
         if self.observe is not None:
             try:
-                self.observe(BatchStats(query.name, len(inputs), sum(one.tokens for one in inputs), seconds))
+                self.observe(BatchStats(query.name, len(inputs), tokens, seconds))
             except Exception:
                 LOG.exception("the observer of the engine failed")
+
+    def _measure_speed(self, query: str, tokens: int, seconds: float) -> None:
+        """Only of full batches: a small one says little about a large request."""
+        if tokens < FULL_BATCH * self.batch_tokens:
+            return
+        with self._changed:
+            now, speed = time.monotonic(), tokens / max(seconds, 1e-6)
+            old, measured = self._speeds.get(query, (speed, now))
+            if now - measured < SPEED_SECONDS:
+                speed = SPEED_WEIGHT * speed + (1 - SPEED_WEIGHT) * old
+            self._speeds[query] = speed, now
 
 
 def _take(request: _Request, *, share: int, left: int, empty: bool) -> int:
@@ -284,4 +298,5 @@ def _take(request: _Request, *, share: int, left: int, empty: bool) -> int:
             break
         request.started += 1
         tokens += cost
+    request.queued_tokens -= tokens
     return tokens

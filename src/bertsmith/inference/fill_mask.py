@@ -50,7 +50,7 @@ class FillMaskPipeline(TextModel):
         check_top_k(top_k)
         if not isinstance(text, str):
             raise BertsmithError(f"fill_mask takes one text, not {type(text).__name__}: call it once for each text")
-        self.check_words(text.replace(self.tokenizer.id_to_token(self.tokenizer.mask_id), " "))
+        self.check_texts(text.replace(self.tokenizer.id_to_token(self.tokenizer.mask_id), " "))
         results = [
             Predictions(
                 _score_targets(self, text, run, targets, full_vocabulary=full_vocabulary)[:top_k]

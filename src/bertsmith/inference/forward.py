@@ -6,7 +6,7 @@ the caller's thread (`LocalBackend`), or batched with the inputs of other caller
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 
 from bertsmith.data.collate import collate_unpadded
 from bertsmith.errors import BertsmithError
+from bertsmith.inference.deadline import current_deadline
 from bertsmith.model_io.model import Model
 from bertsmith.objectives.objective import Pipeline, objective_class, objectives_with
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.tokenizers.unknown_words import LIMIT, MOST_CHARACTERS, check_unknown_words
-from bertsmith.types import Batch, Row
+from bertsmith.types import Batch, Encoded, Row
 
+MAX_TOKENS_PER_CHARACTER = 4  # bytes of a character in UTF-8
+ENCODED_CHARACTERS = 16_384  # that are encoded at once, between two checks of the deadline
 CHECKED_TEXTS = 64  # of one call, for unknown words
 BATCH_TOKENS = {"cuda": 65_536}  # tokens of one forward pass, by device
 TASKS = {"classify": "classification", "tag": "tagging", "span": "qa", "choose": "choice"}  # whose heads these are
@@ -132,6 +135,27 @@ class TextModel:
     backend: Backend
     max_length: int  # tokens, special tokens included
     unknown_words_reported = False
+
+    def check_texts(self, *texts: str) -> None:
+        """Before texts are encoded: an error if they have more tokens than the request may have; then `check_words`."""
+        own = current_deadline()
+        limit = own.max_tokens
+        if limit is not None and MAX_TOKENS_PER_CHARACTER * sum(map(len, texts)) > limit:
+            tokens = 0
+            for text in texts:
+                tokens += len(self.tokenizer.encode_ids([text])[0])
+                own.check(tokens, at_least=True)
+        self.check_words(*texts)
+
+    def encode_each(self, texts: Sequence[str]) -> Iterator[Encoded]:
+        """The texts encoded, a few at a time; stops with an error at the deadline."""
+        own, start, characters = current_deadline(), 0, 0
+        for stop, text in enumerate(texts, 1):
+            characters += len(text)
+            if characters >= ENCODED_CHARACTERS or stop == len(texts):
+                own.check()
+                yield from self.tokenizer.encode_batch(texts[start:stop])
+                start, characters = stop, 0
 
     def check_words(self, *texts: str) -> None:
         """Warns of unknown words, once per predictor; of many texts the first ones are checked."""

@@ -6,6 +6,7 @@ N texts, K classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import product
 from typing import Any, Literal, TypeAlias, overload
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
+from bertsmith.inference.deadline import current_deadline
 from bertsmith.inference.forward import LogitsQuery, ModelInput, TextModel, check_top_k, require_pipeline
 from bertsmith.inference.predictions import Answer, Choice, Label, Predictions
 from bertsmith.objectives.objective import Pipeline
@@ -120,7 +122,7 @@ class TextPipelines(TextModel):
         `not_next`? sentence_order (ALBERT): are two texts that belong together `in_order` or `swapped`?
         """
         name = require_pipeline(self.model, "next-sentence")
-        self.check_words(first, second)
+        self.check_texts(first, second)
         row = self.tokenizer.frame(*map(self.tokenizer.encode, (first, second)), max_length=self.max_length)
         (logits,) = self.backend.run(LogitsQuery(name), [ModelInput((row,))])
         head: Any = self.model.objectives[name]
@@ -199,13 +201,13 @@ class TextPipelines(TextModel):
         self, texts: Sequence[tuple[str, ...]], task: TextTask
     ) -> tuple[list[Prediction], tuple[int, ...]]:
         """A prediction for each text or pair, from the mean logits of its windows, and its number of windows."""
-        self.check_words(*(text for one in texts for text in one))
+        self.check_texts(*(text for one in texts for text in one))
         encoded = encode_texts((text for one in texts for text in one), self.tokenizer)
-        features = [
-            Features(rows=(row,), example_index=index)
-            for index, one in enumerate(texts)
-            for row in window_rows([encoded[text] for text in one], self.tokenizer, length=self.max_length)
-        ]
+        features: list[Features] = []
+        for index, parts in enumerate(texts):
+            rows = window_rows([encoded[text] for text in parts], self.tokenizer, length=self.max_length)
+            features += [Features(rows=(row,), example_index=index) for row in rows]
+            current_deadline().check(len(features) * self.max_length if len(features) > len(texts) else 0)
         logits: list[list[NDArray[np.float32]]] = [[] for _ in texts]
         for one, logits_K in zip(features, self.logits(features, task.objective), strict=True):
             logits[one.example_index].append(logits_K)
@@ -218,7 +220,7 @@ class TextPipelines(TextModel):
         self, task: Task, examples: Sequence[Example], *, length: int
     ) -> tuple[list[Prediction], dict[str, bool]]:
         """A prediction for each example, and `truncated` for the results if an example was truncated."""
-        self.check_words(*(text for example in examples for text in example.texts))
+        self.check_texts(*(text for example in examples for text in example.texts))
         features = task.rows(examples, self.tokenizer, max_length=length)
         predictions = task.decode(examples, features, self.logits(features, task.objective))
         return predictions, {"truncated": True} if truncated_examples(features) else {}
@@ -284,6 +286,8 @@ def window_rows(texts: Sequence[Encoded], tokenizer: Tokenizer, *, length: int) 
         raise BertsmithError(f"a maximum length of {length} leaves no tokens for the text beside the special tokens")
     sizes = _window_sizes(list(map(len, texts)), size)
     windowed = [_windows(text, size=own) for text, own in zip(texts, sizes, strict=True)]
+    count = math.prod(map(len, windowed))  # of two long texts the square
+    current_deadline().check(count * length if count > 1 else 0)
     return [tokenizer.frame(*parts, max_length=length) for parts in product(*windowed)]
 
 

@@ -244,7 +244,7 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
 
     def attention(self, text: str, second: str | None = None) -> Attention:
         """Attention weights of every layer and head over a text or a pair."""
-        self.check_words(text, *([] if second is None else [second]))
+        self.check_texts(text, *([] if second is None else [second]))
         encoded = [self.tokenizer.encode(one) for one in (text, second) if one is not None]
         row = self.tokenizer.frame(*encoded, max_length=self.max_length)
         (weights,) = self.backend.run(AttentionQuery(), [ModelInput((row,))])
@@ -347,13 +347,13 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
 
     def tokenize(self, texts: Iterable[str], *, special_tokens: bool = True) -> list[Tokenized]:
         """The tokens of each text, without truncation."""
-        encoded = self.tokenizer.encode_batch(string_list(texts))
+        encoded = self.encode_each(string_list(texts))
         return [self._tokenized(one, special_tokens=special_tokens) for one in encoded]
 
     def count_tokens(self, texts: Iterable[str]) -> list[int]:
         """The number of tokens of each text, special tokens included; texts over `max_length` would be truncated."""
         specials = sum(isinstance(part, int) for part in self.tokenizer.frame_ids.single)
-        return [len(encoded) + specials for encoded in self.tokenizer.encode_batch(string_list(texts))]
+        return [len(encoded) + specials for encoded in self.encode_each(string_list(texts))]
 
     def _tokenized(self, encoded: Encoded, *, special_tokens: bool) -> Tokenized:
         ids, offsets, special = encoded.ids, encoded.offsets, np.zeros(len(encoded), np.bool_)
@@ -369,7 +369,7 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
     def _rows(self, inputs: Sequence[Any], max_length: int) -> list[Row]:
         as_ids = bool(inputs) and not isinstance(inputs[0], str)
         self.check_words(*([] if as_ids else inputs[:CHECKED_TEXTS]))
-        encoded = list(map(self._encoded_ids, inputs)) if as_ids else self.tokenizer.encode_batch(inputs)
+        encoded = map(self._encoded_ids, inputs) if as_ids else self.encode_each(inputs)
         return [self.tokenizer.frame(one, max_length=max_length) for one in encoded]
 
     def _encoded_ids(self, ids: Sequence[int]) -> Encoded:

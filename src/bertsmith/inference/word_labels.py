@@ -71,7 +71,7 @@ class WordLabelPipelines(TextModel):
         if unit not in UNITS:
             raise BertsmithError(f'unit "{unit}" does not exist: choose {", ".join(UNITS)}')
         texts = string_list(text)
-        self.check_words(*texts)
+        self.check_texts(*texts)
         spans = [split_text(one, unit) for one in texts]
         features = word_features(
             [Example(id=str(index), texts=(one,)) for index, one in enumerate(texts)],

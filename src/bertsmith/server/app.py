@@ -19,7 +19,7 @@ from bertsmith.server.errors import RequestError, internal_error
 from bertsmith.server.middleware import Gateway, error_response
 from bertsmith.server.monitoring import Log, context_of
 from bertsmith.server.service import Service
-from bertsmith.server.settings import Limits
+from bertsmith.server.settings import AllowedHosts, Limits
 
 ROUTERS = (routes_embed.router, routes_text.router, routes_server.router)
 DESCRIPTION = (
@@ -36,8 +36,13 @@ def build(
     api_key: str | None = None,
     runs: Path | None = None,
     log: Log | None = None,
+    allowed_hosts: AllowedHosts | None = None,
 ) -> Gateway:
-    """The ASGI application of a server. Close its `service` at the end."""
+    """The ASGI application of a server. Close its `service` at the end.
+
+    `allowed_hosts`: the names in the Host header; default: those of this machine, or any with an API key.
+    """
+    hosts = allowed_hosts or (AllowedHosts() if api_key is None else None)
     no_urls: dict[str, Any] = {"docs_url": None, "redoc_url": None, "openapi_url": None, "redirect_slashes": False}
     app = FastAPI(title="bertsmith", version=__version__, description=DESCRIPTION, **no_urls)
     app.state.service = service = Service(models, limits or Limits())
@@ -47,7 +52,8 @@ def build(
     app.router.routes += pages
     routes = [*(route for router in ROUTERS for route in router.routes), *pages]
     public = {*routes_server.PUBLIC, *page.PUBLIC}
-    gateway = Gateway(app, routes, service, public=public, log=log or Log(quiet=True), api_key=api_key)
+    access: dict[str, Any] = {"public": public, "api_key": api_key, "allowed_hosts": hosts}
+    gateway = Gateway(app, routes, service, log=log or Log(quiet=True), **access)
 
     async def on_request_error(request: Request, error: Any) -> Response:
         return error_response(await gateway.delay(error), context_of(request))

@@ -1,40 +1,38 @@
 """ASGI middleware in front of the routes: routing, API key, size and strict JSON are checked before anything else runs.
 
-Every response passes through it, gets its headers here, and is counted and logged here. Strict JSON has no duplicate
-keys, NaN or lone surrogates, and a bounded depth, size and number of values.
+Every response passes through it, gets its headers here, and is counted and logged here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import json
-import math
 import re
 import time
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertsmith.server.errors import RequestError, client_disconnected, internal_error, over_limit, stopping
 from bertsmith.server.monitoring import SCOPE_KEY, Log, RequestContext
+from bertsmith.server.schemas import parse_json
 from bertsmith.server.service import Service
-from bertsmith.server.settings import Limits
+from bertsmith.server.settings import AllowedHosts, Limits
 
 DISCARD_SECONDS = 1.0  # for reading the rest of a rejected body, so that the client reads the response
 METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT")  # that logs may contain
+HEALTH_PATHS = ("/health", "/health/live", "/health/ready")
+OVERFLOW = "bertsmith.overflow"  # key of the scope: the connection is over the limit and is only for health checks
 OPENAI_PREFIX = "/v1/"  # routes with OpenAI's error format
-MAX_DEPTH = 16  # of a body
-MAX_VALUES = 65_536  # in one body: 32 texts of 512 token ids are 16,384
-MAX_DIGITS = 20  # of an integer
 HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
 
 
 def error_response(error: RequestError, context: RequestContext) -> Response:
     """The response of an error."""
     headers = error.headers | ({"connection": "close"} if error.close else {})
-    body = error.body(openai=context.route.startswith(OPENAI_PREFIX))
+    body = error.body(openai=context.openai)
     return Response(body, error.status, headers, "application/json")
 
 
@@ -42,9 +40,19 @@ class Gateway:
     """The middleware, and the ASGI application of the server."""
 
     def __init__(
-        self, app: ASGIApp, routes: list[Any], service: Service, *, public: set[str], log: Log, api_key: str | None
+        self,
+        app: ASGIApp,
+        routes: list[Any],
+        service: Service,
+        *,
+        public: set[str],
+        log: Log,
+        api_key: str | None,
+        allowed_hosts: AllowedHosts | None,
     ) -> None:
         self.app, self.routes, self.service, self.log = app, routes, service, log
+        self.allowed_hosts = allowed_hosts  # None: any
+        self.post_paths = {route.path for route in routes if "POST" in route.methods}
         self.public = public  # path templates that need no API key
         self.limits, self.metrics = service.limits, service.metrics
         self.api_key = None if api_key is None else api_key.encode()
@@ -61,7 +69,7 @@ class Gateway:
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = scope[SCOPE_KEY] = RequestContext(scope["method"] if scope["method"] in METHODS else "unknown")
         body = _RequestBody(scope, receive, context)
-        sender = self._with_headers(send, context)
+        sender = self._with_headers(send, context, close=scope.get(OVERFLOW, False))
         self.metrics.in_flight.inc()
         try:
             await self._check(scope, context, body)
@@ -84,28 +92,49 @@ class Gateway:
 
     async def _check(self, scope: Scope, context: RequestContext, body: _RequestBody) -> None:
         """Everything that must hold before a route runs, the cheapest checks first."""
-        context.route = self._find_route(_strip_model(scope, context), context.method)
+        host = _origin_form(scope) or body.headers.get(b"host", b"").decode("latin-1")
+        path = _strip_model(scope, context)
+        context.openai = path.startswith(OPENAI_PREFIX)
+        if path not in HEALTH_PATHS:  # which are never refused, and contain no data
+            self._check_connection(scope, host)
+        if b"content-length" in body.headers and b"transfer-encoding" in body.headers:
+            message = "the request has both Content-Length and Transfer-Encoding: send one of them"
+            raise RequestError(400, "validation", message, close=True)
+        context.route = self._find_route(path, "GET" if context.method == "HEAD" else context.method)
         if context.route not in self.public:
             self._check_api_key(body.headers)
         if context.method == "POST":
             if self.service.draining:
                 raise stopping()
-            self.service.check_capacity(self.service.models.values())
+            self.check_capacity(context.model, body.declared)
             body.check_content_type()
         context.body = await body.read(self.limits)
         if context.method == "POST":
             context.json = parse_json(context.body, self.limits)
+
+    def _check_connection(self, scope: Scope, host: str) -> None:
+        if scope.get(OVERFLOW):
+            limit = f"{self.limits.max_connections} connections are open, which is the limit (--max-connections)"
+            raise RequestError(503, "overloaded", limit, close=True)
+        if self.allowed_hosts is not None and host not in self.allowed_hosts:
+            message = "this server does not answer to the name in the Host header: start it with --allowed-host NAME"
+            raise RequestError(403, "unauthorized", message)
+
+    def check_capacity(self, model: str | None, size: int) -> None:
+        """An error if the server is too busy for a request of `size` bytes; of the model in its path if that exists."""
+        named = self.service.models.get(model or "")
+        self.service.check_capacity([named] if named else self.service.models.values(), size)
 
     def _find_route(self, path: str, method: str) -> str:
         """The path template of a request's route."""
         known: dict[str, str] = {}  # by method
         for route in self.routes:
             if route.path == path or ("{" in route.path and route.path_regex.match(path)):
-                known |= dict.fromkeys(route.methods - {"HEAD"}, route.path)
+                known |= dict.fromkeys(route.methods, route.path)
         if not known:
             raise RequestError(404, "not_found", "this path does not exist: GET /docs lists all paths")
         if method not in known:
-            allowed = ", ".join(sorted(known))
+            allowed = ", ".join(sorted({*known, "HEAD"} if "GET" in known else known))
             raise RequestError(405, "not_found", f"this path accepts only {allowed}", headers={"Allow": allowed})
         return known[method]
 
@@ -113,7 +142,8 @@ class Gateway:
         watch = asyncio.create_task(body.watch_disconnect())
         self.in_progress += 1
         try:
-            await self.app(scope, body.replay, sender)
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]  # uvicorn leaves out the body
+            await self.app({**scope, "method": method}, body.replay, sender)
         finally:
             self.in_progress -= 1
             watch.cancel()
@@ -126,7 +156,7 @@ class Gateway:
             message = "this server requires an API key: send Authorization: Bearer KEY"
             raise RequestError(401, "unauthorized", message, headers={"WWW-Authenticate": 'Bearer realm="bertsmith"'})
 
-    def _with_headers(self, send: Send, context: RequestContext) -> Send:
+    def _with_headers(self, send: Send, context: RequestContext, *, close: bool) -> Send:
         """ASGI send that records the status and adds headers."""
 
         async def send_with_headers(message: Message) -> None:
@@ -134,7 +164,7 @@ class Gateway:
                 context.status = message["status"]
                 present = {name.lower() for name, _ in message["headers"]}
                 added = HEADERS | {"x-request-id": context.id}
-                if self.service.draining:
+                if self.service.draining or close:
                     added["connection"] = "close"
                 extra = [(name.encode(), value.encode()) for name, value in added.items()]
                 headers = [*message["headers"], *(one for one in extra if one[0] not in present)]
@@ -149,19 +179,62 @@ class Gateway:
         await error_response(error, body.context)(scope, body.replay, sender)
 
     async def delay(self, error: RequestError) -> RequestError:
-        """Delays a 429 response, as a client that is rejected at once retries at once; 503 if too many are delayed."""
+        """Waits before a 429 response."""
+        error, seconds = self.delay_of(error)
+        if error.delayed:
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                self.delayed -= 1
+        return error
+
+    def reject_unparsed(self, path: str, size: int) -> tuple[RequestContext, RequestError, float] | None:
+        """The rejection of a POST request of an overloaded server, and the seconds before it is sent; None if it isn't.
+
+        The caller sends it and calls `finish_rejection`.
+        """
+        context = RequestContext("POST")
+        path = _strip_model({"path": path}, context)
+        if self.service.draining or path not in self.post_paths:
+            return None
+        try:
+            self.check_capacity(context.model, size)
+        except RequestError as error:
+            context.route, context.openai = path, path.startswith(OPENAI_PREFIX)
+            return context, *self.delay_of(error)
+        return None
+
+    def finish_rejection(self, context: RequestContext, error: RequestError) -> None:
+        """Counts and logs the response of `reject_unparsed`."""
+        context.status = error.status
+        self.delayed -= error.delayed
+        self.metrics.request(context)
+        self.log.request(context)
+
+    def delay_of(self, error: RequestError) -> tuple[RequestError, float]:
+        """The response, and the seconds before it: a client that is rejected at once retries at once.
+
+        A 429 is counted in `delayed` until it is sent; it becomes a 503 if too many are.
+        """
         if not error.delayed:
-            return error
+            return error, 0.0
         if self.delayed >= self.limits.max_rejections:
             self.metrics.rejections.labels("closed").inc()
-            return RequestError(503, "overloaded", error.message, headers=error.headers, close=True)
+            return RequestError(503, "overloaded", error.message, headers=error.headers, close=True), 0.0
         self.metrics.rejections.labels("delayed").inc()
         self.delayed += 1
-        try:
-            await asyncio.sleep(self.limits.rejection_seconds)
-        finally:
-            self.delayed -= 1
-        return error
+        return error, self.limits.rejection_seconds
+
+
+def _origin_form(scope: Scope) -> str:
+    """Reduces a target in absolute form, http://host/path, to its path; returns its host."""
+    target = scope.get("raw_path") or b""
+    match = re.match(rb"https?://([^/]*)", target, re.IGNORECASE)
+    if not match:
+        return ""
+    raw_path = scope["raw_path"] = target[match.end() :] or b"/"
+    scope["path"] = unquote(raw_path.decode("ascii"))
+    return match[1].decode("ascii")
 
 
 def _strip_model(scope: Scope, context: RequestContext) -> str:
@@ -249,81 +322,3 @@ class _RequestBody:
             return {"type": "http.request", "body": self.context.body, "more_body": False}
         await self.context.disconnected.wait()
         return {"type": "http.disconnect"}
-
-
-def parse_json(body: bytes, limits: Limits) -> Any:
-    """The value of a body. Errors never repeat its contents."""
-    try:
-        value = json.loads(
-            body.decode("utf-8"),
-            parse_constant=_reject_constant,
-            parse_float=_parse_float,
-            parse_int=_parse_int,
-            object_pairs_hook=_parse_object,
-        )
-    except UnicodeDecodeError as error:
-        raise _invalid(f"the body is not UTF-8 (byte {error.start})") from None
-    except json.JSONDecodeError as error:
-        raise _invalid(f"the body is not JSON: {error.msg} at character {error.pos}") from None
-    except RecursionError:
-        raise _invalid(f"the body is nested deeper than {MAX_DEPTH} levels") from None
-    _check_values(value, limits)
-    return value
-
-
-def _invalid(message: str, status: int = 400) -> RequestError:
-    return RequestError(status, "validation", message)
-
-
-def _reject_constant(name: str) -> Any:
-    raise _invalid(f"the body has {name}, which is not JSON")
-
-
-def _parse_float(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise _invalid("the body has a number that is too large")
-    return value
-
-
-def _parse_int(text: str) -> int:
-    if len(text) > MAX_DIGITS:
-        raise _invalid(f"the body has an integer of more than {MAX_DIGITS} digits")
-    return int(text)
-
-
-def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        raise _invalid("the body has an object with a duplicate key")
-    return value
-
-
-def _check_values(body: Any, limits: Limits) -> None:
-    """Visits every value once, without recursion."""
-    stack: list[tuple[Any, int]] = [(body, 0)]
-    count = 0
-    while stack:
-        value, depth = stack.pop()
-        count += 1
-        if count > MAX_VALUES:
-            raise RequestError(413, "too_large", f"the body has more than {MAX_VALUES:,} values: send fewer at a time")
-        if depth > MAX_DEPTH:
-            raise _invalid(f"the body is nested deeper than {MAX_DEPTH} levels")
-        if isinstance(value, str):
-            _check_text(value, limits)
-        elif isinstance(value, dict):
-            for key in value:
-                _check_text(key, limits)
-            stack += [(child, depth + 1) for child in value.values()]
-        elif isinstance(value, list):
-            stack += [(child, depth + 1) for child in value[: MAX_VALUES + 1]]
-
-
-def _check_text(text: str, limits: Limits) -> None:
-    try:
-        size = len(text) if text.isascii() else len(text.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise _invalid("a text has a lone surrogate, which is not a character: send valid Unicode", 422) from None
-    if size > limits.max_bytes_per_text:
-        raise over_limit(f"a text of {size:,} bytes", "max_bytes_per_text", limits.max_bytes_per_text)

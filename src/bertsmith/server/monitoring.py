@@ -36,6 +36,7 @@ class RequestContext:
     method: str
     route: str = "unknown"  # the route's path template, never the path that was sent
     model: str | None = None  # from /models/NAME
+    openai: bool = False  # errors have OpenAI's format
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     began: float = field(default_factory=time.monotonic)
     body: bytes = b""

@@ -137,15 +137,22 @@ async def embeddings(body: schemas.EmbeddingsRequest, request: Request, service:
             result = _embed(predictor, texts, truncate=False, normalize=True, prompt=body.prompt_name)
             tokens = sum(predictor.count_tokens(predictor.with_prompt(texts, body.prompt_name)))
         else:
+            _check_ids(predictor, ids)
             result = predictor.embed_ids(ids, normalize=True, prompt=body.prompt_name)
             tokens = sum(map(len, ids))
-        if result.truncated:
-            message = f"input {result.truncated[0]} has more tokens than this model takes: shorten it"
-            raise RequestError(413, "too_large", message)
         vectors = result.vectors if body.dimensions is None else normalized(result.vectors[:, : body.dimensions])
         return json_response(_openai_json(vectors, body.encoding_format, name, tokens))
 
     return await service.run(request, body.model, run)
+
+
+def _check_ids(predictor: Predictor, ids: Sequence[Sequence[int]]) -> None:
+    specials = sum(isinstance(part, int) for part in predictor.tokenizer.frame_ids.single)
+    most = predictor.max_embedding_length - specials
+    for index, one in enumerate(ids):
+        if len(one) > most:
+            message = f"input {index} has {len(one):,} token ids; this model takes at most {most:,}: shorten it"
+            raise RequestError(413, "too_large", message)
 
 
 def _texts_or_ids(inputs: Any) -> tuple[list[str], list[list[int]]]:

@@ -15,13 +15,15 @@ from starlette.responses import JSONResponse, Response
 
 from bertsmith import __version__
 from bertsmith.reports.html import table
+from bertsmith.server.middleware import HEALTH_PATHS
 from bertsmith.server.monitoring import METRICS_CONTENT_TYPE
 from bertsmith.server.schemas import ERROR_RESPONSES, Responses
 from bertsmith.server.service import ServiceDependency
 
-GET_ERRORS: Responses = {status: ERROR_RESPONSES[status] for status in (401, 404, 405, 413)}
+GET_ERRORS: Responses = {status: ERROR_RESPONSES[status] for status in (400, 401, 403, 404, 405, 413)}
+NOT_READY: Responses = {503: {"description": "The server is stopping, or a model is failing."}}
 router = APIRouter(responses=GET_ERRORS, tags=["server"])
-PUBLIC = ("/health", "/docs", "/docs.css", "/openapi.json")
+PUBLIC = (*HEALTH_PATHS, "/docs", "/docs.css", "/openapi.json")
 DOCS_POLICY = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 DOCS_STYLE = (files("bertsmith.reports") / "assets" / "base.css").read_text(encoding="utf-8") + (
     "main { max-width: 60rem; margin: 0 auto; padding: 1.5rem 1rem 4rem }\n"
@@ -33,14 +35,16 @@ DOCS_STYLE = (files("bertsmith.reports") / "assets" / "base.css").read_text(enco
 )
 
 
-@router.get(
-    "/health",
-    response_model=dict[str, Any],
-    responses={503: {"description": "The server is stopping, or a model is failing."}},
-    summary="Health check",
-)
-async def health(service: ServiceDependency) -> Response:
-    """Runs a forward pass of every model."""
+@router.get("/health/live", response_model=dict[str, Any], summary="Liveness")
+async def live() -> Response:
+    """200 as long as the process responds, whatever its load: restart it if this fails."""
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/health", response_model=dict[str, Any], responses=NOT_READY, summary="Readiness, as /health/ready")
+@router.get("/health/ready", response_model=dict[str, Any], responses=NOT_READY, summary="Readiness")
+async def ready(service: ServiceDependency) -> Response:
+    """Runs a forward pass of every model; a busy model is ready."""
     result = await service.health()
     return JSONResponse(result, 200 if result["status"] == "ok" else 503)
 

@@ -119,18 +119,22 @@ async def tokenize(body: schemas.TokenizeRequest, request: Request, service: Ser
     texts = service.text_list(body.inputs)
 
     def run(predictor: Predictor) -> Response:
-        tokenized = predictor.tokenize(texts, special_tokens=body.add_special_tokens)
-        service.check_numbers(4 * sum(len(one.ids) for one in tokenized), "the tokens have")
-        return json_response([_tokens(one) for one in tokenized])
+        predictor.check_texts(*texts)
+        service.check_numbers(4 * sum(predictor.count_tokens(texts)), "the tokens have")
+        with service.large_response():
+            parts = [_tokens_json(predictor, text, special_tokens=body.add_special_tokens) for text in texts]
+        return json_response(f"[{','.join(parts)}]")
 
     return await service.run(request, body.model, run)
 
 
-def _tokens(text: Any) -> list[dict[str, Any]]:
-    return [
+def _tokens_json(predictor: Predictor, text: str, *, special_tokens: bool) -> str:
+    (one,) = predictor.tokenize([text], special_tokens=special_tokens)
+    tokens = [
         {"id": number, "text": token, "special": special, "start": start, "stop": stop}
-        for number, token, (start, stop), special in zip(text.ids, text.tokens, text.offsets, text.special, strict=True)
+        for number, token, (start, stop), special in zip(one.ids, one.tokens, one.offsets, one.special, strict=True)
     ]
+    return json.dumps(tokens, ensure_ascii=False)
 
 
 @router.post("/attention", response_model=schemas.AttentionWeights, summary="Attention weights")

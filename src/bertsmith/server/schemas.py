@@ -1,15 +1,26 @@
-"""Request and response bodies, as the OpenAPI description lists them, and the JSON encoding of arrays."""
+"""Request and response bodies, as the OpenAPI description lists them, strict JSON, and the JSON encoding of arrays.
+
+Strict JSON has no duplicate keys, NaN or lone surrogates, and a bounded depth, size and number of values.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from bertsmith.inference.deadline import current_deadline
 from bertsmith.inference.encoder_outputs import Pooling
-from bertsmith.server.errors import ErrorType, RequestError
+from bertsmith.server.errors import ErrorType, RequestError, over_limit
+from bertsmith.server.settings import Limits
+
+MAX_DEPTH = 16  # of a body
+MAX_VALUES = 65_536  # in one body: 32 texts of 512 token ids are 16,384
+MAX_DIGITS = 20  # of an integer
 
 Inputs = Annotated[str | list[str], Field(description="One text, or a list of texts.")]
 TopK = Annotated[int, Field(ge=1, le=1000, description="Number of results, best first.")]
@@ -260,6 +271,7 @@ ERROR_RESPONSES: Responses = {
     for status, description in {
         400: "The body is not JSON.",
         401: "An API key is required.",
+        403: "The name in the Host header is not allowed.",
         404: "The path or the model does not exist.",
         405: "The path does not support this method.",
         408: "The request arrived too slowly.",
@@ -283,4 +295,83 @@ def format_array(values: NDArray[Any], form: str = "%.9g") -> str:
 def _format_rows(values: NDArray[Any], form: str) -> str:
     if values.ndim == 1:
         return f"[{form % tuple(values.tolist())}]"
+    current_deadline().check()  # megabytes of numbers take seconds
     return f"[{','.join(_format_rows(part, form) for part in values)}]"
+
+
+def parse_json(body: bytes, limits: Limits) -> Any:
+    """The value of a body. Errors never repeat its contents."""
+    try:
+        value = json.loads(
+            body.decode("utf-8"),
+            parse_constant=_reject_constant,
+            parse_float=_parse_float,
+            parse_int=_parse_int,
+            object_pairs_hook=_parse_object,
+        )
+    except UnicodeDecodeError as error:
+        raise _invalid(f"the body is not UTF-8 (byte {error.start})") from None
+    except json.JSONDecodeError as error:
+        raise _invalid(f"the body is not JSON: {error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise _invalid(f"the body is nested deeper than {MAX_DEPTH} levels") from None
+    _check_values(value, limits)
+    return value
+
+
+def _invalid(message: str, status: int = 400) -> RequestError:
+    return RequestError(status, "validation", message)
+
+
+def _reject_constant(name: str) -> Any:
+    raise _invalid(f"the body has {name}, which is not JSON")
+
+
+def _parse_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise _invalid("the body has a number that is too large")
+    return value
+
+
+def _parse_int(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise _invalid(f"the body has an integer of more than {MAX_DIGITS} digits")
+    return int(text)
+
+
+def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise _invalid("the body has an object with a duplicate key")
+    return value
+
+
+def _check_values(body: Any, limits: Limits) -> None:
+    """Visits every value once, without recursion."""
+    stack: list[tuple[Any, int]] = [(body, 0)]
+    count = 0
+    while stack:
+        value, depth = stack.pop()
+        count += 1
+        if count > MAX_VALUES:
+            raise RequestError(413, "too_large", f"the body has more than {MAX_VALUES:,} values: send fewer at a time")
+        if depth > MAX_DEPTH:
+            raise _invalid(f"the body is nested deeper than {MAX_DEPTH} levels")
+        if isinstance(value, str):
+            _check_text(value, limits)
+        elif isinstance(value, dict):
+            for key in value:
+                _check_text(key, limits)
+            stack += [(child, depth + 1) for child in value.values()]
+        elif isinstance(value, list):
+            stack += [(child, depth + 1) for child in value[: MAX_VALUES + 1]]
+
+
+def _check_text(text: str, limits: Limits) -> None:
+    try:
+        size = len(text) if text.isascii() else len(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise _invalid("a text has a lone surrogate, which is not a character: send valid Unicode", 422) from None
+    if size > limits.max_bytes_per_text:
+        raise over_limit(f"a text of {size:,} bytes", "max_bytes_per_text", limits.max_bytes_per_text)

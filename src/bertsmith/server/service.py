@@ -9,8 +9,9 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -22,15 +23,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.engine import (
-    BatchStats,
-    Deadline,
-    DeadlineExceeded,
-    Engine,
-    EngineClosed,
-    Overloaded,
-    deadline,
-)
+from bertsmith.inference.deadline import Deadline, DeadlineExceeded, RequestTooLarge, current_deadline, deadline
+from bertsmith.inference.engine import BatchStats, Engine, EngineClosed, Overloaded
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.word_labels import tags_entities
 from bertsmith.objectives.objective import Pipeline, objectives_with
@@ -39,6 +33,8 @@ from bertsmith.server.monitoring import Metrics, RequestContext, context_of
 from bertsmith.server.settings import Limits
 
 Result = TypeVar("Result")
+LARGE_RESPONSES = 2  # that are made at once of many small objects, which take much memory
+BYTES_PER_TOKEN = 4  # of a body, to estimate its tokens before it is read
 FULL = 0.9  # share of max_queued_tokens from which on new requests are rejected before their body is read
 HEALTH_TIMEOUT = 5.0  # seconds for the health check of each model
 HEALTH_CACHE_SECONDS = 1.0
@@ -102,7 +98,9 @@ class Service:
         self.last_batch: dict[str, float] = {}  # time.monotonic() by model
         self.models = {name: self._served(name, predictor) for name, predictor in models.items()}
         self.pool = ThreadPoolExecutor(limits.max_requests, thread_name_prefix="bertsmith-request")
+        self.health_pool = ThreadPoolExecutor(1, thread_name_prefix="bertsmith-health")
         self.busy = 0  # worker threads
+        self._large_responses = threading.BoundedSemaphore(LARGE_RESPONSES)
         self._lock = threading.Lock()
         self._health: tuple[float, dict[str, Any]] | None = None
         self._health_lock = asyncio.Lock()
@@ -150,7 +148,7 @@ class Service:
         self.check_capacity([served])
         with self._lock:
             self.busy += 1
-        with deadline(seconds) as own:
+        with deadline(seconds, max_tokens=self.limits.max_queued_tokens) as own:
             with_deadline = copy_context()  # for the worker thread
         try:
             task = self.pool.submit(with_deadline.run, function, served.predictor)
@@ -191,20 +189,39 @@ class Service:
     def _request_error(self, error: BertsmithError, context: RequestContext) -> RequestError:
         if isinstance(error, Overloaded):
             return overloaded(f"{error.queued:,} tokens would be queued, at most {error.limit:,} (--max-queued-tokens)")
+        if isinstance(error, RequestTooLarge):
+            if error.seconds is None:
+                return over_limit(error.amount, "max_queued_tokens", error.limit)
+            within = f"about {error.limit:,} can be computed within {self.limits.deadline:g} s (--deadline)"
+            return RequestError(413, "too_large", f"{error.amount}, but only {within}: send fewer or shorter texts")
         if isinstance(error, DeadlineExceeded):
             return self._late()
         if isinstance(error, EngineClosed):
             return stopping()
         return RequestError(422, "validation", redact(str(error), context.json))
 
-    def check_capacity(self, models: Iterable[ServedModel]) -> None:
-        """An error if all of these models are overloaded; cheap, so it is also checked before a body is read."""
-        queued, limit = min(one.engine.queued_tokens for one in models), self.limits.max_queued_tokens
+    def check_capacity(self, models: Iterable[ServedModel], size: int = 0) -> None:
+        """An error if all of these models are overloaded for a body of `size` bytes; cheap: before a body is read."""
+        limit = self.limits.max_queued_tokens
+        queued = min(one.engine.queued_tokens for one in models)
+        if queued > FULL * limit:  # the sum over the queue is needed only now
+            queued = min(one.engine.tokens_ahead(max(1, size // BYTES_PER_TOKEN)) for one in models)
         if queued > FULL * limit:
             raise overloaded(f"{queued:,} tokens are queued, at most {limit:,} (--max-queued-tokens)")
         if self.busy >= self.limits.max_requests:
             at_most = f"at most {self.limits.max_requests} (--max-requests)"
             raise overloaded(f"{self.busy} requests are in progress, {at_most}")
+
+    @contextmanager
+    def large_response(self) -> Iterator[None]:
+        """Waits until few large responses are made at the same time; an error at the deadline of the request."""
+        own = current_deadline()
+        while not self._large_responses.acquire(timeout=0.05):
+            own.check()
+        try:
+            yield
+        finally:
+            self._large_responses.release()
 
     def text_list(self, inputs: str | list[str]) -> list[str]:
         """The texts of a request; an error if there are none or too many."""
@@ -237,19 +254,22 @@ class Service:
 
     async def _is_healthy(self, served: ServedModel) -> bool:
         """Whether a model can compute; a busy model is healthy as long as its batches finish."""
-        context, began = RequestContext("GET", "/health"), time.monotonic()
+        began = time.monotonic()
+        with deadline(HEALTH_TIMEOUT):
+            with_deadline = copy_context()
         try:
-            return await asyncio.wait_for(self.run_model(context, served, _forward_once), HEALTH_TIMEOUT)
-        except TimeoutError:
-            return self.last_batch[served.name] > began
-        except RequestError as error:
-            return error.error_type == "overloaded" and self.last_batch[served.name] > began - HEALTH_TIMEOUT
+            return await asyncio.wrap_future(
+                self.health_pool.submit(with_deadline.run, _forward_once, served.predictor)
+            )
+        except (DeadlineExceeded, Overloaded):
+            return self.last_batch[served.name] > began - HEALTH_TIMEOUT
         except Exception:  # any failure of the model makes it unhealthy
             return False
 
     def close(self, *, seconds: float) -> bool:
         """Drains and stops the engines; True if every accepted request was computed."""
         self.pool.shutdown(wait=False)
+        self.health_pool.shutdown(wait=False)
         until = time.monotonic() + seconds
         finished = [one.engine.close(timeout=max(0.0, until - time.monotonic())) for one in self.models.values()]
         return all(finished)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -10,6 +11,8 @@ from typing import Any
 
 from bertsmith.errors import BertsmithError, DataError
 
+MAX_SECONDS = 86_400  # a day
+MAX_COUNT = 1 << 40
 MIN_KEY_LENGTH = 16  # shorter keys can be guessed
 
 
@@ -36,6 +39,9 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            most = MAX_SECONDS if isinstance(value, float) else MAX_COUNT
+            if value is not None and not value <= most:  # NaN neither
+                raise BertsmithError(f"{flag(field.name)} {value}: it must be a number of at most {most:,}")
             may_be_zero = field.name in ("rejection_seconds", "max_rejections", "drain_seconds")
             if value is not None and (value < 0 or (value == 0 and not may_be_zero)):
                 raise BertsmithError(f"{flag(field.name)} {value}: it must be greater than 0")
@@ -44,6 +50,40 @@ class Limits:
         """The limits that clients need to know."""
         names = ("max_texts", "max_bytes_per_text", "max_body", "max_numbers", "max_queued_tokens", "deadline")
         return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class AllowedHosts:
+    """The values of the Host header that a server answers to: loopback, the address it listens on, and more names.
+
+    A web page of a name that resolves to this machine (DNS rebinding) could otherwise use a server without a key.
+    """
+
+    bound: str = "127.0.0.1"  # --host
+    names: tuple[str, ...] = ()  # "*": any
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if name != "*" and not re.fullmatch(r"[\w.-]+|\[?[0-9a-fA-F:.]+\]?", name):
+                raise BertsmithError(f"--allowed-host {name}: write only the name, without http:// and port")
+
+    def __contains__(self, header: str) -> bool:
+        host = _host_name(header)
+        if "*" in self.names or host in {"localhost", *map(_host_name, (self.bound, *self.names))}:
+            return True
+        try:
+            address = ipaddress.ip_address(host)
+            return address.is_loopback or ipaddress.ip_address(self.bound).is_unspecified
+        except ValueError:
+            return host.endswith(".localhost")
+
+
+def _host_name(header: str) -> str:
+    """The name or address without brackets and port."""
+    host = header.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return (host.partition(":")[0] if host.count(":") == 1 else host).rstrip(".")
 
 
 def flag(name: str) -> str:

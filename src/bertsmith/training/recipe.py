@@ -135,6 +135,7 @@ class Recipe:
             if name != kind:
                 raise ConfigError(f"objectives.{name} has the settings of {kind}: rename it to objectives.{kind}")
         check_precision(self.precision, self.compute)
+        _check_seed(self.seed)
         _ = self.plan, self.batch_sizes  # raise where their settings are invalid
 
     @cached_property
@@ -237,6 +238,7 @@ class FinetuneConfig:
         if not 0 <= self.dev_fraction < 1:
             raise ConfigError(f"dev_fraction={self.dev_fraction:g} must be at least 0 and below 1")
         check_precision(self.precision, self.compute)
+        _check_seed(self.seed)
         self.plan(10**9)  # raises where its settings are invalid
 
     @property
@@ -263,6 +265,11 @@ class FinetuneConfig:
 def _plan(settings: Recipe | FinetuneConfig, steps: int, minutes: float = 0.0) -> TrainingPlan:
     names = ("learning_rate", "warmup", "schedule", "layer_decay", "unfreeze")
     return TrainingPlan(steps=steps, minutes=minutes, **{name: getattr(settings, name) for name in names})
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"seed={seed} must be at least 0 and below 2**63")
 
 
 def task_name(settings: Any) -> str:
