@@ -6,11 +6,15 @@ import importlib.util
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import bertsmith
+from bertsmith.training.recipe import FinetuneConfig, Recipe
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TUTORIALS = [DOCS / "tutorials" / f"{name}.md" for name in ("own_domain", "own_labels", "embeddings", "serving")]
@@ -69,12 +73,17 @@ def test_the_korean_tutorial_runs_at_a_small_size(tmp_path: Path, monkeypatch: p
 
 
 def command_pages() -> Any:
-    spec = importlib.util.spec_from_file_location("command_pages", DOCS / "command_pages.py")
+    return module("command_pages")
+
+
+def module(name: str) -> Any:
+    """A module in docs/."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
 
 def test_every_command_and_option_is_on_a_page() -> None:
@@ -89,6 +98,21 @@ def test_every_command_and_option_is_on_a_page() -> None:
         for parameter in command.params:
             for option in (*parameter.opts, *parameter.secondary_opts):
                 assert not option.startswith("-") or re.search(rf"{re.escape(option)}\b", page), f"{name} {option}"
+
+
+def test_every_public_name_is_in_the_python_reference() -> None:
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    for name in set(bertsmith.__all__) - {"__version__"}:
+        assert re.search(rf"^\.\. auto\w+:: bertsmith\.{name}(\(\))?$", page, flags=re.MULTILINE), name
+
+
+def test_every_setting_and_its_comment_is_in_the_python_reference() -> None:
+    pytest.importorskip("sphinx")
+    tables = module("api_tables")
+    for config in (Recipe, FinetuneConfig):
+        rows = tables.table(config, types=False).splitlines()[2:]
+        assert [row.split("`")[1] for row in rows] == [item.name for item in fields(config)]
+        assert all(re.split(r"(?<!\\)\|", row)[3].strip() for row in rows), "a setting without a comment"
 
 
 def test_tables_of_command_pages_have_three_columns() -> None:
