@@ -8,6 +8,7 @@ import re
 from typing import Any, ClassVar
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
 from bertsmith import config
@@ -15,27 +16,25 @@ from bertsmith.training import recipe_toml
 from bertsmith.training.recipe import TASKS
 
 
-def table(cls: type) -> str:
-    """Markdown."""
+def table(cls: type, *, types: bool) -> str:
+    """Markdown; with `types`, for results instead of settings, types take the place of defaults."""
     comments, settings = recipe_toml.comments(cls), [item for item in dataclasses.fields(cls) if item.init]
-    with_defaults = any(_default(item) is not dataclasses.MISSING for item in settings)
-    columns = ("setting", "type", "default", "meaning") if with_defaults else ("field", "type", "meaning")
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    lines = ["| field | type | meaning |" if types else "| setting | default | meaning |", "|---|---|---|"]
     for item in settings:
-        default = [_shown(_default(item))] if with_defaults else []
-        cells = [f"`{item.name}`", _type(item.type), *default, comments[item.name]]
+        second = f"`{item.type}`" if types else _shown(_default(item))
+        cells = (f"`{item.name}`", second, comments[item.name] + _choices(str(item.type)))
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 
 
-def _type(annotation: str) -> str:
-    """An annotation as it is written, or the names that a registry has for the `kind` of a table."""
-    registries = re.findall(r'Registry\(("[a-z.]+"|TASKS)\)', annotation)
-    if not registries:
-        return f"`{annotation}`"
-    folder = TASKS if registries[0] == "TASKS" else registries[0].strip('"')
-    what = "dict of tables by" if annotation.startswith("dict") else "table with the"
-    return f"{what} `kind`: {', '.join(f'`{kind}`' for kind in config.kinds(folder))}"
+def _choices(annotation: str) -> str:
+    """The values of a literal, or the kinds of a registry."""
+    if found := re.search(r"Registry\(([^)]*)\)", annotation):
+        folder = TASKS if found[1] == "TASKS" else found[1].strip("\"'")
+        return f"; `kind` is {', '.join(f'`{kind}`' for kind in config.kinds(folder))}"
+    if found := re.search(r"Literal\[([^]]*)\]", annotation):
+        return f"; {', '.join(f'`{value.strip(chr(39))}`' for value in found[1].split(', '))}"
+    return ""
 
 
 def _default(item: dataclasses.Field[Any]) -> Any:
@@ -54,7 +53,10 @@ class Fields(SphinxDirective):
     """A table of the dataclass that the argument names."""
 
     required_arguments: ClassVar[int] = 1
+    option_spec: ClassVar[dict[str, Any]] = {"types": directives.flag}
 
     def run(self) -> list[nodes.Node]:
         module, _, name = self.arguments[0].rpartition(".")
-        return self.parse_text_to_nodes(table(getattr(importlib.import_module(module), name)))
+        return self.parse_text_to_nodes(
+            table(getattr(importlib.import_module(module), name), types="types" in self.options)
+        )

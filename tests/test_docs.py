@@ -6,19 +6,23 @@ import importlib.util
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import bertsmith
+from bertsmith.training.recipe import FinetuneConfig, Recipe
+
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TUTORIALS = [DOCS / "tutorials" / f"{name}.md" for name in ("own_domain", "own_labels", "embeddings", "serving")]
+KOREAN = DOCS / "ko.md"
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "```python" in page.read_text(encoding="utf-8")]
-SMALL = "steps=2, minutes=0, batch_size=4, max_length=32"
 SCALED = {
-    r"minutes=\d+": SMALL,
-    r"encoder=dropout": 'encoder={"layers": 1, "width": 32, "heads": 2}',
+    r"minutes=\d+": "steps=2, minutes=0",
+    r"encoder=dropout": 'encoder={"layers": 1, "width": 32, "heads": 2}, batch_size=4, max_length=32',
     r"epochs=\d+": "epochs=1",
     r"limit=[\d_]+": "limit=100_000",
     r"vocab_size=[\d_]+": "vocab_size=800",
@@ -37,7 +41,7 @@ def run_page(page: Path, scaled: dict[str, str] | None = None) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in TUTORIALS], ids=lambda page: str(page.relative_to(DOCS))
+    "page", [page for page in PAGES if page not in (*TUTORIALS, KOREAN)], ids=lambda page: str(page.relative_to(DOCS))
 )
 def test_code_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -53,13 +57,33 @@ def test_tutorials_run_in_order_at_a_small_size(tmp_path: Path, monkeypatch: pyt
         run_page(page, SCALED)
 
 
+def test_the_korean_tutorial_runs_at_a_small_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = {"훌륭한": 1, "좋은": 1, "지루한": 0, "나쁜": 0}
+    rows = [
+        f"{place} 본 {word} 영화 {number}편\t{words[word]}"
+        for number in range(9)
+        for place in "가나다"
+        for word in words
+    ]
+    text = "\n".join(["id\tdocument\tlabel", *(f"{index}\t{row}" for index, row in enumerate(rows))])
+    for name in ("ratings_train.txt", "ratings_test.txt"):
+        Path(name).write_text(text + "\n", encoding="utf-8")
+    run_page(KOREAN, SCALED)
+
+
 def command_pages() -> Any:
-    spec = importlib.util.spec_from_file_location("command_pages", DOCS / "command_pages.py")
+    return module("command_pages")
+
+
+def module(name: str) -> Any:
+    """A module in docs/."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
 
 def test_every_command_and_option_is_on_a_page() -> None:
@@ -74,6 +98,21 @@ def test_every_command_and_option_is_on_a_page() -> None:
         for parameter in command.params:
             for option in (*parameter.opts, *parameter.secondary_opts):
                 assert not option.startswith("-") or re.search(rf"{re.escape(option)}\b", page), f"{name} {option}"
+
+
+def test_every_public_name_is_in_the_python_reference() -> None:
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    for name in set(bertsmith.__all__) - {"__version__"}:
+        assert re.search(rf"^\.\. auto\w+:: bertsmith\.{name}(\(\))?$", page, flags=re.MULTILINE), name
+
+
+def test_every_setting_and_its_comment_is_in_the_python_reference() -> None:
+    pytest.importorskip("sphinx")
+    tables = module("api_tables")
+    for config in (Recipe, FinetuneConfig):
+        rows = tables.table(config, types=False).splitlines()[2:]
+        assert [row.split("`")[1] for row in rows] == [item.name for item in fields(config)]
+        assert all(re.split(r"(?<!\\)\|", row)[3].strip() for row in rows), "a setting without a comment"
 
 
 def test_tables_of_command_pages_have_three_columns() -> None:

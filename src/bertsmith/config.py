@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import importlib
 import json
+import math
 import numbers
 import os
 import pkgutil
@@ -291,6 +292,7 @@ def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
         return value
     if hint is float:
         _expect(isinstance(value, numbers.Real) and not isinstance(value, bool), where, value, "a number")
+        _expect(math.isfinite(value), where, value, "a finite number")
         return float(value)
     if hint is int:
         integral = isinstance(value, numbers.Integral) or (isinstance(value, float) and value.is_integer())

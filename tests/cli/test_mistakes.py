@@ -19,7 +19,17 @@ USAGE, DATA, STORAGE, CONFIG = 2, 65, 74, 78
 TUNE = "finetune {b}/m -o {b}/o --device cpu -t classification --train {b}/train.csv"
 PRETRAIN = "pretrain bert/tiny -o {b}/o --device cpu -d {shards}"
 MISTAKES: dict[str, tuple[str, int, str]] = {
+    # values that are not possible
+    "a number that is not finite": (
+        PRETRAIN + " encoder.initializer_range=nan",
+        CONFIG,
+        "=nan must be a finite number",
+    ),
+    "an endless learning rate": (TUNE + " learning_rate=inf", CONFIG, "learning_rate=inf must be a finite number"),
+    "a seed that is too large": (PRETRAIN + " --seed 99999999999999999999999", CONFIG, "must be at least 0 and below"),
     # the wrong folder or file
+    "other files in the output": ("pretrain bert/tiny -d {shards} -o {b}", CONFIG, "holds other files, such as"),
+    "a file as the output of a demo": ("demo -o {b}/train.csv", USAGE, "train.csv is a file, not a folder"),
     "a folder without a model": ("fill-mask {b} [MASK]", DATA, "{b} is not a model folder: it has no config.json"),
     "a tokenizer as the model": ("classify {b}/t iron", DATA, "{b}/t is a tokenizer, not a model"),
     "shards as the model": ("embed {shards} iron", DATA, "{shards} is a shard set, not a model"),
@@ -37,7 +47,11 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     ),
     "an empty table": (f"{TUNE} --train {{b}}/empty.csv", DATA, "empty.csv has no rows"),
     "an empty text": ("tokenizer train {b}/empty.txt -o {b}/o", DATA, "no text in {b}/empty.txt"),
-    "an output that is a file": (f"{TUNE} -o {{b}}/text.txt", STORAGE, "{b}/text.txt is a file, choose another path"),
+    "an output that is a file": (
+        f"{TUNE} -o {{b}}/text.txt",
+        CONFIG,
+        "{b}/text.txt is a file, not a folder: choose another -o",
+    ),
     "the model as output": (
         f"{TUNE} -o {{b}}/m",
         CONFIG,

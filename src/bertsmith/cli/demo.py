@@ -156,6 +156,8 @@ def _step(number: int, title: str, command: str = "") -> None:
 
 def _clear(output: Path) -> None:
     """Removes the output of an earlier demo, and nothing else."""
+    if output.exists() and not output.is_dir():
+        raise BertsmithError(f"{output} is a file, not a folder: choose another -o")
     if output.exists() and not (output / "text" / "python.txt").exists() and any(output.iterdir()):
         raise BertsmithError(f"{output} contains files that the demo did not write: choose another -o")
     if output.exists():

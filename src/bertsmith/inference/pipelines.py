@@ -51,7 +51,7 @@ class TextPipelines(TextModel):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of the classification head: the columns of `predict_proba`. Empty without such a head."""
+        """The labels of the classification head, in the order of `predict_proba`; empty without such a head."""
         name = self.model.head_for(*LABEL_PIPELINES, "token-classification")
         head: Any = self.model.objectives[name] if name else None
         return tuple(head.config.labels) if head else ()

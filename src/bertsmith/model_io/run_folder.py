@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 
 from bertsmith.errors import ConfigError, DataError
+from bertsmith.system.durable import PARTIAL
 
 MODELS = ("best", "last")  # model folders of a run, in order of preference
 RECIPE = "recipe.json"
 OWN_FILES = ("config.json", "modules.json", "tokenizer.json", "vocab.txt")  # of model and tokenizer folders
 
+RUN_PARTS = {RECIPE, "events.jsonl", "checkpoints", "data", *MODELS}
 OTHER_KINDS = {"config.json": "a model folder", "tokenizer.json": "a tokenizer", "train-*.shard": "a shard set"}
 
 
@@ -28,7 +30,13 @@ def find_model_folder(path: str | Path) -> Path:
 
 
 def refuse_other_folders(folder: Path) -> None:
-    """An error where a new run would write into a folder of another kind."""
+    """An error where a new run would write into a folder of another kind, or among other files."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file, not a folder: choose another -o")
+    names = sorted(path.name for path in folder.glob("[!.]*") if path.suffix != PARTIAL)
+    if not names or RUN_PARTS & set(names):
+        return
     for pattern, kind in OTHER_KINDS.items():
-        if any(folder.glob(pattern)) and not (folder / RECIPE).is_file():
+        if any(folder.glob(pattern)):
             raise ConfigError(f"{folder} is {kind}, not a run folder: choose another -o")
+    raise ConfigError(f"{folder} holds other files, such as {names[0]}: choose another -o")

@@ -63,6 +63,8 @@ def write(path: Path, text: str) -> Path:
     """Writes a page and returns its path."""
     if not path.parent.is_dir():
         raise BertsmithError(f"no such folder: {path.parent}")
+    if path.is_dir():
+        raise BertsmithError(f"{path} is a folder: name a file, such as {path / 'report.html'}")
     Disk().write_file(path, [text.encode()])
     return path
 

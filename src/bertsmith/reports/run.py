@@ -94,7 +94,7 @@ class Run(os.PathLike[str]):
 
     @property
     def history(self) -> Any:
-        """One row for each step: a pandas DataFrame where pandas is installed, otherwise a list of dicts.
+        """The steps as rows of a pandas DataFrame; a list of dicts where pandas is not installed.
 
         Held-out metrics have the prefix `held_out/` and are missing at steps without an evaluation.
         """
