@@ -5,7 +5,8 @@ PYTHONPATH=src python bench/server_overload.py [--factors 4 16] [--rounds 5] [--
 A server in another process computes embeddings with a BERT of 4 layers, width 384 and random weights. Rounds alternate
 between 9 closed-loop clients, whose throughput is the capacity, and open-loop clients that send `factor` times as many
 requests. Goodput is relative to the capacity of the same round, in wall time and per CPU second of the server: the
-latter does not depend on what else the machine does. Medians over rounds.
+latter depends less on what else the machine does. Medians over rounds. The last line is the CPU time of a rejection by
+a server whose only worker is blocked, so that it does nothing else.
 """
 
 from __future__ import annotations
@@ -137,20 +138,31 @@ async def measure(client: Client, options: argparse.Namespace) -> None:
         wall = statistics.median(load.goodput / calm.goodput for calm, load in pairs)
         cpu = statistics.median(load.per_cpu_second / calm.per_cpu_second for calm, load in pairs)
         capacity = statistics.median(calm.goodput for calm, _ in pairs)
-        costs = []
-        for calm, load in pairs:
-            rejected = sum(count for status, count in load.statuses.items() if status != 200)
-            costs.append((load.cpu - load.statuses[200] / calm.per_cpu_second) / max(rejected, 1))
         print(
             f"{factor:g} x: goodput {wall:.0%} of {capacity:.0f} per second, {cpu:.0%} per CPU second; "
-            f"a rejection takes {1000 * statistics.median(costs):.2f} ms; "
             f"{dict(sum((load.statuses for _, load in pairs), Counter()))}",
             flush=True,
         )
-    print(f"load average {os.getloadavg()[0]:.1f}")
 
 
-def serve() -> None:
+async def measure_rejections(client: Client, options: argparse.Namespace) -> None:
+    blocked = asyncio.create_task(client.request())
+    await asyncio.sleep(0.5)
+    phases = [await client.closed_loop(64, options.seconds) for _ in range(options.rounds)]
+    cost = statistics.median(phase.cpu / phase.statuses[429] for phase in phases)
+    print(f"a rejection takes {1000 * cost:.2f} ms of CPU time; load average {os.getloadavg()[0]:.1f}")
+    blocked.cancel()
+
+
+class BlockedBackend:
+    """Computes nothing."""
+
+    def run(self, query: Any, inputs: Any) -> list[Any]:
+        time.sleep(3600)
+        return []
+
+
+def serve(*, blocked: bool) -> None:
     """The server process: writes its address, and its CPU time for each line on standard input."""
     from bertsmith.encoders import bert
     from bertsmith.inference.predictor import Predictor
@@ -164,20 +176,23 @@ def serve() -> None:
     tokenizer = WordPiece.build([*SPECIALS.tokens(), *words])
     config = bert.Config(layers=4, width=384, heads=6, max_positions=64, vocab_size=tokenizer.vocab_size)
     predictor = Predictor(Model.build(config, []), tokenizer)
-    limits = Limits(max_queued_tokens=QUEUED_TEXTS * TEXT_TOKENS, deadline=20)
+    predictor = predictor.with_backend(BlockedBackend()) if blocked else predictor
+    limits = Limits(max_queued_tokens=QUEUED_TEXTS * TEXT_TOKENS, deadline=60, max_requests=1 if blocked else 128)
     with running({"bert": predictor}, limits=limits) as address:
         print(json.dumps(address), flush=True)
         for _ in sys.stdin:
             print(time.process_time(), flush=True)
+        os._exit(0)  # a blocked worker never ends
 
 
 def main(options: argparse.Namespace) -> None:
-    command = [sys.executable, __file__, "--serve"]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes) as server:
-        asyncio.run(measure(Client(server), options))
-        assert server.stdin is not None
-        server.stdin.close()
+    for mode, run in (("model", measure), ("blocked", measure_rejections)):
+        command = [sys.executable, __file__, "--serve", mode]
+        with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes) as server:
+            asyncio.run(run(Client(server), options))
+            assert server.stdin is not None
+            server.stdin.close()
 
 
 if __name__ == "__main__":
@@ -185,9 +200,9 @@ if __name__ == "__main__":
     parser.add_argument("--factors", type=float, nargs="+", default=[4.0, 16.0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--serve", choices=["model", "blocked"])
     arguments = parser.parse_args()
     if arguments.serve:
-        serve()
+        serve(blocked=arguments.serve == "blocked")
     else:
         main(arguments)

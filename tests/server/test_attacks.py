@@ -37,6 +37,7 @@ def client() -> Iterator[httpx.Client]:
         ("/predict", {"inputs": [["a b " * 5000] * 2]}),  # every window of one text with every window of the other
         ("/rerank", {"query": "a b " * 5000, "texts": ["a b " * 5000], "model": "kinds"}),
         ("/tokenize", {"inputs": [LONG] * 32}),
+        ("/fill-mask", {"inputs": [f"[MASK] {LONG}"] * 32}),
         ("/ner", {"inputs": [LONG] * 32}),
         ("/qa", {"question": "a", "context": LONG}),
     ],
@@ -52,6 +53,12 @@ def test_a_request_is_bounded_by_what_can_be_computed(client: httpx.Client, path
     assert "tokens, at most 65,536 (--max-queued-tokens)" in answer.json()["error"]
     assert answers == [200]
     assert time.monotonic() - began < 5
+
+
+def test_responses_are_bounded(client: httpx.Client) -> None:
+    answer = client.post("/fill-mask", json={"inputs": "[MASK] a " * 30 + "a b " * 2000, "top_k": 1000})
+    assert (answer.status_code, answer.json()["error_type"]) == (413, "too_large")
+    assert "characters, at most 4,194,304 (--max-numbers)" in answer.json()["error"]
 
 
 def _embed(client: httpx.Client) -> int:

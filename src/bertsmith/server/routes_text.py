@@ -49,8 +49,13 @@ async def fill_mask(body: schemas.FillMaskRequest, request: Request, service: Se
     texts = service.text_list(body.inputs)
 
     def run(predictor: Predictor) -> Response:
+        predictor.check_texts(*texts)
+        best, characters = min(body.top_k, len(body.targets or ()) or body.top_k), 0
         for index, text in enumerate(texts):
-            masks = sum(masks.last - masks.first for masks in find_masks(predictor.tokenizer, text))
+            runs = find_masks(predictor.tokenizer, text)
+            masks = sum(one.last - one.first for one in runs)
+            characters += len(text) * len(runs) * best
+            service.check_numbers(characters, "the sequences have", "characters")
             if masks > MAX_MASKS:
                 message = f"input {index} has {masks} masks, at most {MAX_MASKS}: send fewer at a time"
                 raise RequestError(413, "too_large", message)

@@ -251,10 +251,10 @@ class Service:
         if count > self.limits.max_texts:
             raise over_limit(f"{count} {what}", "max_texts", self.limits.max_texts)
 
-    def check_numbers(self, count: int, what: str) -> None:
-        """An error if a response would have too many numbers."""
+    def check_numbers(self, count: int, what: str, unit: str = "numbers") -> None:
+        """An error if a response would have too many numbers, or characters."""
         if count > self.limits.max_numbers:
-            raise over_limit(f"{what} {count:,} numbers", "max_numbers", self.limits.max_numbers)
+            raise over_limit(f"{what} {count:,} {unit}", "max_numbers", self.limits.max_numbers)
 
     async def health(self) -> dict[str, Any]:
         """`status` is ok if every model has just run a forward pass. Concurrent checks share one result."""
