@@ -157,7 +157,7 @@ def test_long_overload(factor: float, share: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("factor", "share"), [(2.0, 0.9), (8.0, 0.5)])
+@pytest.mark.parametrize(("factor", "share"), [(4.0, 0.9), (16.0, 0.75)])
 def test_overload_of_a_real_model(factor: float, share: float) -> None:
     check(overload_at_work(factor=factor, share=share, seconds=20.0))
 

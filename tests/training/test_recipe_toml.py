@@ -219,3 +219,10 @@ def test_bad_input_is_reported_in_one_line(case: str, tmp_path: Path) -> None:
     assert process.returncode == status, process.stderr
     assert part in process.stderr
     assert len(process.stderr.strip().splitlines()) == 1
+
+
+def test_steps_end_a_run_whose_recipe_has_minutes() -> None:
+    assert recipes.find("bert/quick").minutes > 0
+    assert with_overrides(recipes.find("bert/quick"), ["steps=20"]).minutes == 0
+    assert with_overrides(recipes.find("bert/quick"), {"steps": 20}).minutes == 0
+    assert with_overrides(recipes.find("bert/quick"), ["steps=20", "minutes=2"]).minutes == 2

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from bertsmith.server.settings import flag
 
+RETRY_AFTER = {"Retry-After": "1"}
 MIN_REDACTED = 8  # characters: a shorter input may be a word of the message itself
 ErrorType = Literal[
     "validation", "too_large", "overloaded", "unhealthy", "unauthorized", "not_found", "deadline", "internal"
@@ -47,7 +48,7 @@ def over_limit(amount: str, name: str, limit: float) -> RequestError:
 
 def overloaded(reason: str) -> RequestError:
     """The server has too many requests."""
-    return RequestError(429, "overloaded", f"{reason}: try again later", headers={"Retry-After": "1"}, delayed=True)
+    return RequestError(429, "overloaded", f"{reason}: try again later", headers=RETRY_AFTER, delayed=True)
 
 
 def stopping() -> RequestError:

@@ -9,6 +9,8 @@ import asyncio
 import hmac
 import re
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,6 +27,7 @@ DISCARD_SECONDS = 1.0  # for reading the rest of a rejected body, so that the cl
 METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT")  # that logs may contain
 HEALTH_PATHS = ("/health", "/health/live", "/health/ready")
 OVERFLOW = "bertsmith.overflow"  # key of the scope: the connection is over the limit and is only for health checks
+FLUSH_SECONDS = 0.02
 OPENAI_PREFIX = "/v1/"  # routes with OpenAI's error format
 HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
 
@@ -34,6 +37,32 @@ def error_response(error: RequestError, context: RequestContext) -> Response:
     headers = error.headers | ({"connection": "close"} if error.close else {})
     body = error.body(openai=context.openai)
     return Response(body, error.status, headers, "application/json")
+
+
+class DelayedCalls:
+    """Calls functions after about so many seconds, all that are due at once: cheaper than a timer for each."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[float, Callable[..., None], tuple[Any, ...]]] = deque()
+
+    def add(self, seconds: float, function: Callable[..., None], *arguments: Any) -> None:
+        """The delays must be equal, except for 0: at once."""
+        if not seconds:
+            function(*arguments)
+            return
+        if not self.waiting:
+            asyncio.get_running_loop().call_later(seconds, self._flush)
+        self.waiting.append((time.monotonic() + seconds, function, arguments))
+
+    def _flush(self) -> None:
+        try:
+            while self.waiting and self.waiting[0][0] <= time.monotonic():
+                _, function, arguments = self.waiting.popleft()
+                function(*arguments)
+        finally:
+            if self.waiting:
+                wait = max(self.waiting[0][0] - time.monotonic(), FLUSH_SECONDS)
+                asyncio.get_running_loop().call_later(wait, self._flush)
 
 
 class Gateway:
@@ -57,6 +86,7 @@ class Gateway:
         self.limits, self.metrics = service.limits, service.metrics
         self.api_key = None if api_key is None else api_key.encode()
         self.delayed = 0  # 429 responses
+        self.rejections = DelayedCalls()
         self.in_progress = 0  # accepted requests without a response
         self.aborted = 0  # accepted requests that were dropped when the server stopped
 

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from http import HTTPStatus
 from types import FrameType
 from typing import Any
@@ -31,7 +32,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from bertsmith.errors import BertsmithError, StoppedError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server.app import build
-from bertsmith.server.errors import RequestError
+from bertsmith.server.errors import RETRY_AFTER, ErrorType, RequestError
 from bertsmith.server.middleware import HEADERS, OVERFLOW, Gateway
 from bertsmith.server.monitoring import LibraryLogHandler, Log, RequestContext
 from bertsmith.server.settings import Limits, flag
@@ -56,8 +57,8 @@ class DeadlineProtocol(H11Protocol):
         self.limits, self.metrics = self.gateway.limits, self.gateway.metrics
         self.waits_for, self.since = "header", time.monotonic()
         self.unsent_since: float | None = None
-        self.rejection: asyncio.TimerHandle | None = None  # a 429 response that is sent later
-        self.closes = False  # after that response
+        self.closes = False  # after a rejection
+        self.early = b""  # data that arrived before a rejection was sent
         self.overflows = False  # the server has its maximum of connections without this one
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -66,7 +67,7 @@ class DeadlineProtocol(H11Protocol):
         if len(self.connections) > self.limits.max_connections:
             self.overflows, self.app = True, self._overflow_app
             every: set[Any] = self.connections
-            waiting = [one for one in every if one.overflows and one.waits_for == "header"]
+            waiting = [one for one in every if one.overflows and one.waits_for == "header" and not one.has_unread()]
             if len(waiting) > OVERFLOW_CONNECTIONS:
                 min(waiting, key=lambda one: float(one.since))._abort("overflow")
 
@@ -75,54 +76,64 @@ class DeadlineProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Ignores data that arrives after the deadline."""
-        if not self.transport.is_closing() and not self._reject_unparsed(data):
+        if self.transport.is_closing():
+            return
+        if self.waits_for == "rejection":
+            self.early += data
+            if len(self.early) > HEADER_BYTES:
+                self.flow.pause_reading()
+        elif not self._reject_unparsed(data):
             super().data_received(data)
             self._update_state()
 
     def _reject_unparsed(self, data: bytes) -> bool:
-        """Rejects a request of an overloaded server before anything is parsed, if it has arrived completely.
+        """Rejects a request to an overloaded server before anything is parsed, if it has arrived completely.
 
-        Rejections must not take the time of the requests that are computed: this takes a tenth of the normal path.
+        Rejections must not take the time of the requests that are computed.
         """
-        if not data.startswith(b"POST /") or self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0]:
+        if not self.gateway.service.crowded or not data.startswith(b"POST /") or self.overflows:
             return False
         head, _, body = data.partition(b"\r\n\r\n")
-        head = head.lower()
-        length = CONTENT_LENGTH.findall(head + b"\r\n")
-        complete = len(length) == 1 and int(length[0]) == len(body) and b"transfer-encoding:" not in head
-        if not complete or self.overflows or b"\r\nexpect:" in head:
+        head = head.lower() + b"\r\n"
+        length = CONTENT_LENGTH.findall(head)
+        complete = len(length) == 1 and int(length[0]) == len(body) and self.conn.their_state is h11.IDLE
+        if not complete or self.conn.trailing_data[0] or b"\r\ntransfer-encoding:" in head or b"\r\nexpect:" in head:
             return False
         rejected = self.gateway.reject_unparsed(data[5 : data.index(b" ", 5)].decode("latin-1"), len(body))
         if rejected is None:
             return False
         context, error, seconds = rejected
         self._unset_keepalive_if_required()
-        self.waits_for, self.since = "nothing", time.monotonic()
-        self.closes = error.close or b"\r\nconnection: close" in head or b" http/1.0" in head
-        self.transport.pause_reading()
-        self.rejection = self.loop.call_later(seconds, self._send_rejection, context, error)
+        self.waits_for, self.since = "rejection", time.monotonic()
+        self.closes = error.close or b"\r\nconnection: close" in head or b" http/1.0\r\n" in head
+        self.gateway.rejections.add(seconds, self._send_rejection, context, error)
         return True
 
     def _send_rejection(self, context: RequestContext, error: RequestError) -> None:
-        self.rejection = None
         self.gateway.finish_rejection(context, error)
         if self.transport.is_closing():
             return
-        error.close = self.closes or self.gateway.service.draining
-        body = error.body(openai=context.openai)
-        headers = HEADERS | error.headers | {"x-request-id": context.id, "content-type": "application/json"}
-        self._write_response(error, body, headers | ({"connection": "close"} if error.close else {}))
-        if error.close:
+        close = self.closes or self.gateway.service.draining
+        head, body = _rejection_bytes(error.status, error.error_type, error.message, context.openai, close)
+        self.transport.write(b"%sx-request-id: %s\r\n\r\n%s" % (head, context.id.encode(), body))
+        self.waits_for, self.since = "idle", time.monotonic()
+        early, self.early = self.early, b""
+        if close:
             self.transport.close()
-            return
-        self.transport.resume_reading()
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        elif early:
+            self.flow.resume_reading()
+            self.data_received(early)
 
     def shutdown(self) -> None:
         """Closes an idle connection; one that waits for a rejection is closed after it."""
         self.closes = True
-        if self.rejection is None:
+        if self.waits_for != "rejection":
             super().shutdown()
+
+    def has_unread(self) -> bool:
+        """Whether the socket has data that a busy event loop has not read yet."""
+        connection = self.transport.get_extra_info("socket")
+        return connection is not None and not self.transport.is_closing() and _has_unread(connection.fileno())
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -130,8 +141,7 @@ class DeadlineProtocol(H11Protocol):
 
     def timeout_keep_alive_handler(self) -> None:
         """Closes an idle connection, unless it has a request that a busy event loop has not read yet."""
-        connection = self.transport.get_extra_info("socket")
-        if connection is not None and not self.transport.is_closing() and _has_unread(connection.fileno()):
+        if self.has_unread():
             self.timeout_keep_alive_task = self.loop.call_later(UNREAD_GRACE, self.timeout_keep_alive_handler)
             return
         if not self.transport.is_closing() and self.transport.can_write_eof():
@@ -161,6 +171,8 @@ class DeadlineProtocol(H11Protocol):
         if self.waits_for == "header" and waiting > self.limits.read_seconds:
             seconds = f"{self.limits.read_seconds:g} s ({flag('read_seconds')})"
             self._respond_and_close(RequestError(408, "deadline", f"the header did not arrive within {seconds}"))
+        elif self.waits_for == "idle" and waiting > self.limits.idle_seconds:
+            self.timeout_keep_alive_handler()
         elif self.waits_for == "body" and waiting > self.limits.read_seconds + BODY_GRACE:
             self._abort("slow body")
         if not self.transport.get_write_buffer_size():
@@ -181,15 +193,23 @@ class DeadlineProtocol(H11Protocol):
         """Responds without a complete request, and closes."""
         self.waits_for, self.since = "nothing", time.monotonic()
         self.metrics.requests.labels("connection", str(error.status)).inc()
-        self._write_response(error, error.body(), {"content-type": "application/json", "connection": "close"})
+        self.transport.write(_response_bytes(error, error.body(), {"connection": "close"}))
         self.transport.close()
 
-    def _write_response(self, error: RequestError, body: bytes, headers: Mapping[str, str]) -> None:
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        head = (
-            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n{lines}content-length: {len(body)}\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+
+def _response_bytes(error: RequestError, body: bytes, headers: Mapping[str, str]) -> bytes:
+    fields = {"content-type": "application/json", "content-length": str(len(body)), **headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n{lines}\r\n".encode() + body
+
+
+@lru_cache(64)
+def _rejection_bytes(status: int, kind: ErrorType, message: str, openai: bool, close: bool) -> tuple[bytes, bytes]:
+    """The header of a rejection, without its end, and its body."""
+    error = RequestError(status, kind, message)
+    headers = HEADERS | RETRY_AFTER | ({"connection": "close"} if close else {})
+    head, _, body = _response_bytes(error, error.body(openai=openai), headers).partition(b"\r\n\r\n")
+    return head + b"\r\n", body
 
 
 async def sweep_connections(connections: set[Any], limits: Limits) -> None:

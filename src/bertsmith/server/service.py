@@ -28,7 +28,15 @@ from bertsmith.inference.engine import BatchStats, Engine, EngineClosed, Overloa
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.word_labels import tags_entities
 from bertsmith.objectives.objective import Pipeline, objectives_with
-from bertsmith.server.errors import RequestError, client_disconnected, over_limit, overloaded, redact, stopping
+from bertsmith.server.errors import (
+    RETRY_AFTER,
+    RequestError,
+    client_disconnected,
+    over_limit,
+    overloaded,
+    redact,
+    stopping,
+)
 from bertsmith.server.monitoring import Metrics, RequestContext, context_of
 from bertsmith.server.settings import Limits
 
@@ -184,7 +192,7 @@ class Service:
 
     def _late(self) -> RequestError:
         message = f"no response within {self.limits.deadline:g} s (--deadline)"
-        return RequestError(503, "deadline", message, headers={"Retry-After": "1"})
+        return RequestError(503, "deadline", message, headers=RETRY_AFTER)
 
     def _request_error(self, error: BertsmithError, context: RequestContext) -> RequestError:
         if isinstance(error, Overloaded):
@@ -200,6 +208,14 @@ class Service:
             return stopping()
         return RequestError(422, "validation", redact(str(error), context.json))
 
+    @property
+    def crowded(self) -> bool:
+        """Whether `check_capacity` may fail; costs next to nothing."""
+        full = FULL * self.limits.max_queued_tokens
+        return self.busy >= self.limits.max_requests or any(
+            one.engine.queued_tokens > full for one in self.models.values()
+        )
+
     def check_capacity(self, models: Iterable[ServedModel], size: int = 0) -> None:
         """An error if all of these models are overloaded for a body of `size` bytes; cheap: before a body is read."""
         limit = self.limits.max_queued_tokens
@@ -207,10 +223,9 @@ class Service:
         if queued > FULL * limit:  # the sum over the queue is needed only now
             queued = min(one.engine.tokens_ahead(max(1, size // BYTES_PER_TOKEN)) for one in models)
         if queued > FULL * limit:
-            raise overloaded(f"{queued:,} tokens are queued, at most {limit:,} (--max-queued-tokens)")
+            raise overloaded(f"the queue is full, at most {limit:,} tokens (--max-queued-tokens)")
         if self.busy >= self.limits.max_requests:
-            at_most = f"at most {self.limits.max_requests} (--max-requests)"
-            raise overloaded(f"{self.busy} requests are in progress, {at_most}")
+            raise overloaded(f"too many requests are in progress, at most {self.limits.max_requests} (--max-requests)")
 
     @contextmanager
     def large_response(self) -> Iterator[None]:

@@ -73,7 +73,7 @@ def _check(recipes: Mapping[str, Recipe], *, parallel: bool) -> None:
     for name, recipe in recipes.items():
         if parallel and recipe.minutes:
             raise ConfigError(
-                f"{name} sets minutes, and parallel jobs would share that time: set minutes=0 and steps, or --jobs 1"
+                f"{name} sets minutes, and parallel jobs would share that time: set steps=10000 instead, or --jobs 1"
             )
     for name, recipe in recipes.items():
         try:

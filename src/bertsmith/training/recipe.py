@@ -166,7 +166,8 @@ def with_overrides(
     """The recipe with dotted overrides such as `encoder.layers=4`, or with settings by name.
 
     With `start=FOLDER` among them the encoder has the folder's shape; a recipe `from_file` keeps its own.
-    `rows_per_epoch`: of the data if they are known, so that the error for `epochs` can name the steps.
+    Steps among them end a run whose recipe has minutes. `rows_per_epoch`: of the data if they are known, so that the
+    error for `epochs` can name the steps.
     """
     if isinstance(changes, Mapping):
         given = dict(changes)
@@ -181,17 +182,18 @@ def with_overrides(
         recipe = with_overrides(recipe, others, from_file=from_file)
         raise _epochs_error(recipe, f"{epochs}={given[epochs]:g}", given[epochs], rows_per_epoch(recipe))
     start = str(given.get("start", ""))
-    shape = shape_overrides(recipe.encoder, start) if start and not from_file and Path(start).is_dir() else []
+    implied = shape_overrides(recipe.encoder, start) if start and not from_file and Path(start).is_dir() else []
+    if given.keys() & {"steps", "max_steps"} and "minutes" not in given:
+        implied = [*implied, "minutes=0"]
     if isinstance(changes, Mapping):
-        return config.update(recipe, changes, first=shape)
-    return config.override(recipe, [*shape, *changes])
+        return config.update(recipe, changes, first=implied)
+    return config.override(recipe, [*implied, *changes])
 
 
 def _epochs_error(recipe: Recipe, given: str, epochs: float, rows: int) -> ConfigError:
     steps = max(1, math.ceil(epochs * rows / recipe.batch_size))
-    length = f"minutes=0 steps={steps}" if recipe.minutes else f"steps={steps}"
     epoch = f"{rows:,} rows of {recipe.max_length} tokens an epoch, {recipe.batch_size} a step"
-    return ConfigError(f"{given}: the length of a pre-training run is its steps: write {length} ({epoch})")
+    return ConfigError(f"{given}: the length of a pre-training run is its steps: write steps={steps} ({epoch})")
 
 
 @dataclass(frozen=True, kw_only=True)
