@@ -22,7 +22,7 @@ class FolderWarning(UserWarning):
 
 
 class DataWarning(UserWarning):
-    """A choice about a data file that its contents leave open, such as whether its first line is a header."""
+    """A choice about a data file that its contents leave open, such as a header, or examples that were truncated."""
 
 
 class UnknownWordsWarning(UserWarning):

@@ -149,6 +149,14 @@ def test_a_run_without_dev_examples_says_what_to_pass(base: Path, tmp_path: Path
     assert "dev.csv is not a setting: pass a file of examples with --file dev.csv" in refused
 
 
+def test_predict_reports_truncated_texts(base: Path, tmp_path: Path) -> None:
+    run, file = base / "classification" / "run", tmp_path / "new.txt"
+    file.write_text("iron\n" + "red iron " * 100 + "\n", encoding="utf-8")
+    done = call("predict", run, "--file", file, "max_length=8", "-q")
+    assert len(done.stdout.splitlines()) == 2
+    assert "1 of 2 examples were truncated at 8 tokens: set max_length=16" in done.stderr
+
+
 def test_each_line_of_a_text_file_has_a_prediction_with_its_text(base: Path, tmp_path: Path) -> None:
     texts = ["the smith has red iron", "it is gold", "쇠"]
     file, run = tmp_path / "new.txt", base / "classification" / "run"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from bertsmith.training.recipe import FinetuneConfig, Recipe
 
 Examples = PathLike | Iterable[Any] | ArrowData
+WRITING_SECONDS = 600  # that other ranks wait for the models of rank 0
 DATA = "data"  # folder of a run with its examples, where these were given in memory
 
 
@@ -137,8 +139,16 @@ def finetune(
         run = Path(sweep(config, run, learning_rates=rates, seeds=seeds, **how)["kept"]["run"])
     else:
         train_once(config, run, **how)
+    _wait_for_first_rank(run)
     opened = Run(run)
     return Predictor.open(opened.best, device=device, run=opened)
+
+
+def _wait_for_first_rank(run: Path) -> None:
+    """In a distributed run, waits until rank 0 has written the models."""
+    until = time.monotonic() + WRITING_SECONDS
+    while os.environ.get("RANK", "0") != "0" and not (run / "last").is_dir() and time.monotonic() < until:
+        time.sleep(0.1)
 
 
 def _finetune_config(

@@ -7,12 +7,13 @@ import io
 import itertools
 import json
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from bertsmith import config
-from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
+from bertsmith.errors import BertsmithError, ConfigError, DataError, DataWarning, StorageError
 from bertsmith.evaluation.evaluation import Evaluation
 from bertsmith.evaluation.evaluator import Evaluator
 from bertsmith.evaluation.page import page
@@ -110,13 +111,23 @@ def texts_by_role(task: Task, example: Example) -> dict[str, Any]:
 def prediction_rows(
     evaluator: Evaluator, *, split: str = "test", with_text: bool = False, quiet: bool = True
 ) -> Iterator[dict[str, Any]]:
-    """One row per example of a split, in order; `with_text` adds the texts of the example."""
-    task = evaluator.task
+    """One row per example of a split, in order; `with_text` adds the texts of the example.
+
+    Warns at the end if examples were truncated.
+    """
+    task, truncated = evaluator.task, 0
     check_examples(evaluator.tokenizer, task.examples(split))
     for chunk in evaluator.predict(task.examples(split), title="predict", quiet=quiet):
         for example, prediction in zip(chunk.examples, chunk.predictions, strict=True):
             texts = texts_by_role(task, example) if with_text else None
             yield prediction_row(example, prediction, probabilities=task.has_probabilities, texts=texts)
+        truncated += sum(chunk.truncated)
+    if truncated:
+        total, length = len(task.examples(split)), evaluator.max_length
+        positions = evaluator.model.encoder.max_positions
+        advice = f": set max_length={min(2 * length, positions)}" if length < positions else ""
+        found = f"{truncated:,} of {total:,} examples were truncated at {length} tokens{advice}"
+        warnings.warn(found, DataWarning, stacklevel=2)
 
 
 def check_output(path: Path) -> None:
