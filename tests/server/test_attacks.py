@@ -184,9 +184,8 @@ def test_other_host_names_are_refused(client: httpx.Client) -> None:
 
 def test_two_lengths_are_refused(client: httpx.Client) -> None:
     both = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 4\r\n"
-    answer = send_raw(
-        str(client.base_url), both + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /info HTTP/1.1\r\n\r\n"
-    )
+    chunked = b'Transfer-Encoding: chunked\r\n\r\n15\r\n{"inputs": "the cat"}\r\n0\r\n\r\n'
+    answer = send_raw(str(client.base_url), both + chunked + b"GET /info HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert answer.status == 400
     assert "connection: close" in answer.head
     assert b"HTTP/1.1" not in answer.body
