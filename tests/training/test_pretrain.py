@@ -328,7 +328,7 @@ def test_shards_of_another_tokenizer_are_refused(shards: Path, tmp_path: Path) -
     base = shards.parent
     shutil.copytree(shards, tmp_path / "mixed")
     prepare.train_tokenizer(
-        [base / "text.txt"], tmp_path / "t", settings=Config(), vocab_size=160, workers=1, quiet=True
+        [base / "text.txt"], tmp_path / "t", settings=Config(), vocab_size=130, workers=1, quiet=True
     )
     shutil.rmtree(tmp_path / "mixed" / "tokenizer")
     shutil.copytree(tmp_path / "t", tmp_path / "mixed" / "tokenizer")
