@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import io
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ SMALL = {"layers": 1, "width": 32, "heads": 2, "max_positions": 64}
 LABELS = {"good": "positive", "bad": "negative"}
 ROWS = [(f"a {word} film about {thing}", label) for word, label in LABELS.items() for thing in WORDS]
 FAST: dict[str, Any] = {"epochs": 1, "batch_size": 8, "max_length": 16, "quiet": True, "device": "cpu"}
+pytestmark = pytest.mark.xdist_group("api")  # the tests share a folder
 SNIPPET = Path(__file__).with_name("snippet.py")
 
 
@@ -41,24 +43,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
-@pytest.fixture(scope="module")
-def finished(folder: Path) -> Iterator[Path]:
-    """The folder after the doctests of all functions, in the order of a project."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        yield folder
-
-
 EXAMPLES = [bs.train_tokenizer, bs.load_tokenizer, bs.prepare, bs.pretrain, bs.Run, bs.finetune, bs.evaluate, bs.load]
 EXAMPLES += [bs.open_run, bs.list_recipes, bs.list_tasks]
 
 
-def test_the_examples_in_docstrings_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(scope="module")
+def finished(folder: Path) -> Iterator[Path]:
+    """The current folder, after the examples in the docstrings of all functions, in the order of a project."""
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    for function in EXAMPLES:
-        (test, *_) = doctest.DocTestFinder(recurse=False).find(function, function.__name__)
-        assert test.examples, f"{function.__name__} has no example"
-        assert not runner.run(test).failed, capsys.readouterr().out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for function in EXAMPLES:
+            (test, *_) = doctest.DocTestFinder(recurse=False).find(function, function.__name__)
+            assert test.examples, f"{function.__name__} has no example"
+            report = io.StringIO()
+            assert not runner.run(test, out=report.write).failed, report.getvalue()
+        yield folder
 
 
 def test_every_public_name_has_an_example_or_is_a_result() -> None:

@@ -25,7 +25,7 @@ from bertsmith.training.recipe import make_finetune_config
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     base = tmp_path_factory.mktemp("focal")
     files = {
-        split: write(base / f"{split}.jsonl", made_up("classification", 64, seed))
+        split: write(base / f"{split}.jsonl", made_up("classification", 128, seed))
         for seed, split in enumerate(("train", "dev"))
     }
     with extensions(base / "mine", {"objectives/focal.py": FOCAL}):

@@ -215,6 +215,7 @@ def remove_run(folder: Path, settings: Recipe | FinetuneConfig, *, disk: Disk | 
                 disk.remove_folder(path)
             elif path.exists():
                 disk.remove(path)
+        disk.make_folder(folder / PARTS[0])  # it is still a run folder, whatever other files it holds
 
 
 @contextmanager
