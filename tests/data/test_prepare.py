@@ -166,12 +166,19 @@ def test_invalid_folders_and_settings_are_rejected(world: dict[str, Any], tmp_pa
     output = tmp_path / "shards"
     prepare(world, output, limit=50, workers=workers)
     with pytest.raises(BertsmithError, match="already holds a finished shard set"):
-        prepare(world, output, limit=50)
+        prepare(world, output, limit=51)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.doc").write_text("years of work")
     with pytest.raises(BertsmithError, match=r"thesis\.doc"):
         prepare(world, tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.doc").read_text() == "years of work"
+
+
+def test_a_finished_corpus_is_not_prepared_again(world: dict[str, Any], tmp_path: Path) -> None:
+    first = prepare(world, tmp_path / "shards", limit=50)
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "shards").rglob("*")}
+    assert prepare(world, tmp_path / "shards", limit=50) == first
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "shards").rglob("*")} == times
 
 
 def test_resuming_with_other_settings_is_rejected(world: dict[str, Any], tmp_path: Path) -> None:

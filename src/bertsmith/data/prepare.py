@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bertsmith.data import work_units
 from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
 from bertsmith.data.in_memory import open_corpus
-from bertsmith.data.shards import ShardBuilder
+from bertsmith.data.shards import ShardBuilder, finished_index
 from bertsmith.errors import BertsmithError
 from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
@@ -165,7 +165,7 @@ def prepare(
     quiet: bool = False,
     disk: Disk | None = None,
 ) -> dict[str, Any]:
-    """Writes a corpus as shards; the same call resumes after an interruption.
+    """Writes a corpus as shards; the same call resumes after an interruption, and returns what is finished.
 
     Returns the index, and the share of unknown words of the first documents as `unknown_word_rate`.
     """
@@ -185,6 +185,9 @@ def prepare(
         "limit": limit,
         "unit_characters": work_units.UNIT_CHARACTERS,
     }
+    plan = {"fingerprint": loaded.fingerprint, "shard_tokens": shard_tokens, "settings": settings}
+    if finished := finished_index(Path(output), plan):
+        return {**finished, "unknown_word_rate": unknown}
     with (
         ShardBuilder(
             output,

@@ -4,8 +4,8 @@ docs/shards.md describes the format.
 """
 
 from bertsmith.data.shards.builder import ShardBuilder
-from bertsmith.data.shards.folder import FileReport, remove_shard_set, verify
+from bertsmith.data.shards.folder import FileReport, finished_index, remove_shard_set, verify
 from bertsmith.data.shards.format import EncodedDocuments
 from bertsmith.data.shards.reader import Shards
 
-__all__ = ["EncodedDocuments", "FileReport", "ShardBuilder", "Shards", "remove_shard_set", "verify"]
+__all__ = ["EncodedDocuments", "FileReport", "ShardBuilder", "Shards", "finished_index", "remove_shard_set", "verify"]

@@ -6,6 +6,7 @@ A set is finished when it has an index and no `building.json`.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -106,6 +107,15 @@ def shards_in(folder: Path) -> dict[str, list[int]]:
     """Numbers of the shard files of each split, ascending."""
     files = [file for path in folder.iterdir() if (file := split_and_part(path.name))]
     return {split: sorted(part for name, part in files if name == split) for split in SPLITS}
+
+
+def finished_index(folder: Path, plan: dict[str, Any]) -> dict[str, Any] | None:
+    """The index of a finished shard set with these values of its plan; None if the folder has another or none."""
+    if not (folder / INDEX).exists() or (folder / BUILDING).exists():
+        return None
+    index = read_index(folder)
+    same = all(index[key] == json.loads(json.dumps(value)) for key, value in plan.items())
+    return index if same else None
 
 
 def remove_shard_set(folder: str | Path, *, disk: Disk | None = None) -> None:
