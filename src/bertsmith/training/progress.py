@@ -91,12 +91,13 @@ class ProgressDisplay:
 
     def line(self, step: Step, seconds: float) -> str:
         progress = self._progress(step.number)
-        left = seconds * (1 - progress) / (progress - self.from_progress) if progress > self.from_progress else 0.0
+        done = progress - self.from_progress  # 0 at the first step of a run that is measured by the clock
+        left = [f"{format_duration(seconds * (1 - progress) / done)} left"] if done > 0 else []
         speed, wait_share = self.throughput.rates()
         speed = speed or step.tokens / max(seconds, 1e-9)
         parts = [
             f"step {step.number:,} ({progress:.0%})",
-            f"{format_duration(left)} left",
+            *left,
             " ".join(f"{name} {loss:.3f}" for name, loss in step.scores.losses.items()),
             f"{speed:,.0f} tokens/s",
         ]
