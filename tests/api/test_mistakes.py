@@ -22,6 +22,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Any:
     folder = tmp_path_factory.mktemp("mistakes")
     (folder / "shards").symlink_to(shards)
     (folder / "corpus").mkdir()
+    (folder / "data").mkdir()
     (folder / "corpus" / "text.txt").write_text("Some text.\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -59,6 +60,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: bs.pretrain("bert/tiny", "shards", "new", epochs=2, batch_size=8),  # type: ignore[call-arg]
         "the length of a pre-training run is its steps: write steps=",
     ),
+    "other files in the output": (lambda: finetune(output="."), "holds other files, such as corpus: choose another"),
     "shards as the output": (lambda: finetune(output="shards"), "choose another output"),
     "a misspelt task": (lambda: finetune(task="clasification"), "did you mean classification?"),
     "a frame with other columns": (

@@ -189,6 +189,10 @@ def test_every_task_reads_tuples(task: str, tmp_path: Path) -> None:
     assert (example.texts, example.gold) == (texts, gold)
 
 
+def test_the_tokenizer_of_a_run(finished: Path) -> None:
+    assert bs.load_tokenizer("run").fingerprint == bs.load_tokenizer("tokenizer").fingerprint
+
+
 def test_a_run_has_models_scores_history_and_a_plot(finished: Path) -> None:
     run = bs.open_run("reviews")
     assert run.best == Path("reviews/best")

@@ -12,8 +12,8 @@ from finetune_fixtures import made_up, tiny_model, write
 
 from bertsmith import recipes
 from bertsmith.model_io.model_folder import open_model, save_model
+from bertsmith.model_io.run_folder import RECIPE
 from bertsmith.training.recipe import Recipe, with_overrides
-from bertsmith.training.run import RECIPE
 
 INIT, TASK = "init bert/tiny", "init --task classification"
 TUNE = "finetune {b}/m -t classification --train {b}/train.jsonl -o {o} -q --device cpu epochs=0.02 batch_size=16"

@@ -113,9 +113,10 @@ def load_tokenizer(folder: PathLike) -> Tokenizer:
         >>> tokenizer.decode(tokenizer.encode("heat").ids)
         'heat'
     """
+    from bertsmith.model_io.run_folder import find_model_folder
     from bertsmith.tokenizers.tokenizer import load
 
-    return load(Path(folder))
+    return load(find_model_folder(Path(folder)))
 
 
 @python_errors
@@ -137,7 +138,7 @@ def prepare(
     Args:
         corpus: Files, folders or glob patterns, or documents in memory, as in `train_tokenizer`.
         output: The folder of the shards.
-        tokenizer: A tokenizer, or the folder of one.
+        tokenizer: A tokenizer, or the folder of a tokenizer, a model or a run.
         held_out: Fraction of the documents held out for evaluation, chosen by the hash of their text.
         unique: Leave out exact duplicates of documents.
         field: Column or key of the text, in tables.
@@ -163,7 +164,7 @@ def prepare(
     index = data.prepare(
         corpus,
         folder,
-        tokenizer=_path(tokenizer),
+        tokenizer=load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer,
         held_out=held_out,
         unique=unique,
         read_options=ReadOptions(field=field),
@@ -172,10 +173,6 @@ def prepare(
         quiet=quiet,
     )
     return _shards(folder, index)
-
-
-def _path(tokenizer: Tokenizer | PathLike) -> Tokenizer | Path:
-    return Path(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
 
 
 def _shards(folder: Path, index: dict[str, Any]) -> Shards:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Examples = PathLike | Iterable[Any] | ArrowData
 WRITING_SECONDS = 600  # that other ranks wait for the models of rank 0
-DATA = "data"  # folder of a run with its examples, where these were given in memory
 
 
 @python_errors
@@ -160,7 +159,7 @@ def _finetune_config(
     *,
     overwrite: bool,
 ) -> FinetuneConfig:
-    from bertsmith.model_io.run_folder import refuse_other_folders
+    from bertsmith.model_io.run_folder import DATA, refuse_other_folders
     from bertsmith.training.recipe import make_finetune_config
 
     changes, folder = _plain(settings), model_folder(model)

@@ -63,23 +63,18 @@ def open_corpus(source: Any, options: ReadOptions | None = None) -> Corpus:
     """The documents of files and folders, or of data in memory."""
     if isinstance(source, Corpus):
         return source
-    if isinstance(source, str) and not is_path(source):
+    if isinstance(source, str) and not looks_like_path(source):
         raise DataError(f"{source[:40]!r} is not a file or folder: pass texts as a list, [text]")
     if isinstance(source, str | os.PathLike):
         return Corpus([source], options)
     if isinstance(source, Iterable) and not is_table(source):
         items = iter(source)
         first = next(items, None)
-        if isinstance(first, os.PathLike) or (isinstance(first, str) and is_path(first)):
+        if isinstance(first, os.PathLike) or (isinstance(first, str) and looks_like_path(first)):
             return Corpus([first, *items], options)
         if items is source:  # a generator, whose first item has been read
             source = chain([] if first is None else [first], items)
     return Texts(source, options)
-
-
-def is_path(text: str) -> bool:
-    """Whether a string names a file: it exists, or it looks like a path, so that a misspelt path is not a text."""
-    return looks_like_path(text) or (len(text) < 1024 and "\n" not in text and os.path.exists(text))
 
 
 def is_table(data: Any) -> bool:

@@ -12,7 +12,8 @@ MODELS = ("best", "last")  # model folders of a run, in order of preference
 RECIPE = "recipe.json"
 OWN_FILES = ("config.json", "modules.json", "tokenizer.json", "vocab.txt")  # of model and tokenizer folders
 
-RUN_PARTS = {RECIPE, "events.jsonl", "checkpoints", "data", *MODELS}
+DATA = "data"  # folder of a run with its examples, where these were given in memory
+RUN_PARTS = {RECIPE, "events.jsonl", "checkpoints", *MODELS}
 OTHER_KINDS = {"config.json": "a model folder", "tokenizer.json": "a tokenizer", "train-*.shard": "a shard set"}
 
 
@@ -33,7 +34,7 @@ def refuse_other_folders(folder: Path) -> None:
     """An error where a new run would write into a folder of another kind, or among other files."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file, not a folder: choose another -o")
-    names = sorted(path.name for path in folder.glob("[!.]*") if path.suffix != PARTIAL)
+    names = sorted(path.name for path in folder.glob("[!.]*") if path.suffix != PARTIAL and path.name != DATA)
     if not names or RUN_PARTS & set(names):
         return
     for pattern, kind in OTHER_KINDS.items():

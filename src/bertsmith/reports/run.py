@@ -22,7 +22,6 @@ class Plot:
     """The curves of a run as an HTML page; a notebook shows them."""
 
     path: Path
-    run: RunHistory
 
     def __str__(self) -> str:
         return str(self.path)
@@ -85,12 +84,7 @@ class Run(os.PathLike[str]):
     @property
     def scores(self) -> dict[str, float]:
         """The held-out metrics of the best evaluation; empty where nothing was evaluated."""
-        run = self.read()
-        if run.best is None:
-            return {}
-        step = run.best[0]
-        values = {name: curve.values[curve.steps == step] for name, curve in run.held_out.items()}
-        return {name.removeprefix("score/"): float(value[-1]) for name, value in values.items() if len(value)}
+        return {name.removeprefix("score/"): value for name, value in self.read().best_held_out.items()}
 
     @property
     def history(self) -> Any:
@@ -113,8 +107,7 @@ class Run(os.PathLike[str]):
 
     def plot(self, output: str | os.PathLike[str] | None = None) -> Plot:
         """Writes the curves as a self-contained HTML page, by default report.html in the run folder."""
-        run = self.read()
-        return Plot(write_report([run], Path(output) if output else self.folder / "report.html"), run)
+        return Plot(write_report([self.folder], Path(output) if output else self.folder / "report.html"))
 
     def summary(self) -> Mapping[str, Any]:
         """The figures of the run: state, steps, tokens, tokens/s, scores."""
@@ -126,6 +119,4 @@ class Run(os.PathLike[str]):
         return f"Run({str(self.folder)!r}, {run.state}, steps={run.steps:,}{scores})"
 
     def _repr_html_(self) -> str:
-        run = self.read()
-        html = getattr(run, "_repr_html_", None)
-        return html() if html else f"<code>{escape(repr(self))}</code>"
+        return self.read()._repr_html_()

@@ -10,14 +10,14 @@ from typing import Any
 
 from bertsmith import config
 from bertsmith.errors import ConfigError, StoppedError
-from bertsmith.model_io.run_folder import refuse_other_folders
+from bertsmith.model_io.run_folder import RECIPE, refuse_other_folders
 from bertsmith.reports.run_history import COST, read_run
 from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoints import Checkpoint, Checkpoints, Resumed, TrainingState
 from bertsmith.training.log import NAME as EVENTS
 from bertsmith.training.log import EventLog, last_of_each_step, read_events
 from bertsmith.training.progress import ProgressDisplay
-from bertsmith.training.run import RECIPE, Run, agree_on_best, recipe_changes
+from bertsmith.training.run import Run, agree_on_best, recipe_changes
 from bertsmith.training.step import Step
 
 LEAN_INTERVAL = 60.0  # seconds of training between checkpoints of a lean run, at least

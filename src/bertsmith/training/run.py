@@ -15,6 +15,7 @@ from bertsmith import config
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
+from bertsmith.model_io.run_folder import DATA, MODELS, RECIPE
 from bertsmith.reports.run_history import EVENTS, read_run
 from bertsmith.system.durable import Disk
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -25,8 +26,6 @@ from bertsmith.training.recipe import FinetuneConfig, Recipe
 from bertsmith.training.trainer import Trainer
 
 T = TypeVar("T", Recipe, FinetuneConfig)
-RECIPE, DATA = "recipe.json", "data"  # data: examples that were passed in memory
-MODELS = ("best", "last")
 PARTS = ("checkpoints", *MODELS, "tensorboard", "trackers.json", "report.html")  # of a run, beside its log and recipe
 # Settings that may change when a run resumes: results depend on them only through rounding and dropout.
 CHANGEABLE = {"micro_batch_size", "save_every", "keep_checkpoints", "eval_every", "eval_rows", "patience"}
