@@ -23,6 +23,7 @@ from bertsmith.errors import (
     DataWarning,
     FolderWarning,
     PeerLostError,
+    SkippedWarning,
     StoppedError,
     UnknownWordsWarning,
 )
@@ -179,11 +180,11 @@ def main() -> NoReturn:
 
 
 def _show_warning(usual: Any, message: Any, category: type[Warning], *place: Any) -> None:
-    """A choice about a model folder or a data file, or a text with unknown words, is one line on stderr."""
-    if not issubclass(category, FolderWarning | DataWarning | UnknownWordsWarning):
+    """A choice about a model folder or a data file, unknown words, or what was skipped, is one line on stderr."""
+    if not issubclass(category, FolderWarning | DataWarning | UnknownWordsWarning | SkippedWarning):
         usual(message, category, *place)
     elif is_first_rank():
-        kind = "warning" if issubclass(category, UnknownWordsWarning) else "note"
+        kind = "warning" if issubclass(category, UnknownWordsWarning | SkippedWarning) else "note"
         print(f"bertsmith: {kind}: {message}", file=sys.stderr)
 
 
