@@ -93,10 +93,11 @@ def _names(folder: str) -> set[str]:
 
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
     """`; did you mean encoder.layers?`, or an empty string if no other known word is similar."""
-    near = difflib.get_close_matches(word, [name for name in known if name != word], n=1, cutoff=0.6)
-    same = bool(near) and unicodedata.normalize("NFC", near[0]) == unicodedata.normalize("NFC", word)
-    note = " It looks the same, but its Unicode normalization differs: write both in NFC." if same else ""
-    return f"; did you mean {prefix}{near[0]}?{note}" if near else ""
+    others = [name for name in known if name != word]
+    if any(unicodedata.normalize("NFC", name) == unicodedata.normalize("NFC", word) for name in others):
+        return ": it differs only in its Unicode normalization (NFC or NFD): write both in NFC"
+    near = difflib.get_close_matches(word, others, n=1, cutoff=0.6)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 def to_dict(settings: Any) -> dict[str, Any]:

@@ -121,7 +121,18 @@ def test_a_damaged_tokenizer_of_shards_is_named_with_the_remedy(damage: str, sha
     else:
         for path in (file, file.with_name("vocab.txt")):
             path.write_bytes(path.read_bytes().replace("쇠를".encode(), "쇠들".encode()))
-    words: list[object] = ["pretrain", "bert/tiny", "-d", copied, "-o", tmp_path / "run", "-q", "--device", "cpu", "steps=1"]
+    words: list[object] = [
+        "pretrain",
+        "bert/tiny",
+        "-d",
+        copied,
+        "-o",
+        tmp_path / "run",
+        "-q",
+        "--device",
+        "cpu",
+        "steps=1",
+    ]
     done = call(*words)
     assert (done.returncode, len(done.stderr.splitlines())) == (65, 1)
     assert done.stderr.startswith(f"bertsmith: {file} is ")

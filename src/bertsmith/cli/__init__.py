@@ -25,6 +25,7 @@ from bertsmith.errors import (
     PeerLostError,
     SkippedWarning,
     StoppedError,
+    StorageError,
     UnknownWordsWarning,
 )
 
@@ -168,6 +169,10 @@ def main() -> NoReturn:
     except BrokenPipeError:  # the reader of stdout has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _exit(f"{error.strerror}: {error.filename}", StorageError.exit_code)
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # no command was named: print the help
             print(error, file=sys.stderr)
