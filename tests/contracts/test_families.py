@@ -32,7 +32,7 @@ def built(family: Family, architecture: str) -> Model:
     settings = [registry.find_kind(objectives.FOLDER, name).Config(**family.read_head(name, reader)) for name in heads]
     words = tokenizer()
     small = SMALL | {"vocab_size": words.vocab_size, "padding_id": words.padding_id}
-    plain = family.encoder(**small, causal="causal_lm" in heads)
+    plain = family.encoder(**small, **({"causal": True} if "causal_lm" in heads else {}))
     pools = Model.build(family.with_pooler(plain, readers=heads, stored=True), settings).objectives.values()
     readers = [head.name for head in pools if head.reads_pooled]
     created = Model.build(family.with_pooler(plain, readers=readers, stored=False), settings)

@@ -58,6 +58,7 @@ class TransformerConfig:
     min_segment_types: ClassVar[int] = 1
     projects_embeddings: ClassVar[bool] = False  # an encoder of another width can share its embeddings
     always_projects: ClassVar[bool] = False  # embeddings, even where their width equals the model's
+    normalizes_embeddings: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "vocab_size", "max_positions", "inner", "embedding_width"):
@@ -164,7 +165,7 @@ class TransformerEncoder(Encoder):
             nn.Embedding(config.vocab_size, width, padding_idx=config.padding_id),
             nn.Embedding(config.first_position + config.max_positions, width) if config.rope_theta is None else None,
             nn.Embedding(config.segment_types, width) if config.segment_types else None,
-            norm=config.layer_config.layer_norm(width),
+            norm=config.layer_config.layer_norm(width) if config.normalizes_embeddings else None,
             dropout=config.dropout,
             first_position=config.first_position,
             project=nn.Linear(width, self.width) if config.always_projects or width != self.width else None,

@@ -82,6 +82,7 @@ class Family:
     copies: tuple[tuple[str, str], ...]  # tied weights that may be stored twice: (copy, original)
     omitted: tuple[str, ...] = ()  # prefixes of our weights that folders do not hold
     interleaved: tuple[str, ...] = ()  # modules with interleaved rotary dimensions
+    pooling: str = "pooler"  # how heads for texts read them; see `nn.pooling.TextPooler`
     bare: tuple[str, ...] = ("embeddings.", "encoder.", "pooler.")  # the encoder's weights in a folder without heads
     # names of the encoder, without the prefix
     modules: Mapping[str, Names] = field(default_factory=BERT_MODULES.copy)  # tuple: stacked here; {}: a number

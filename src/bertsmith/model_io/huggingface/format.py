@@ -111,6 +111,8 @@ class TransformersFormat:
         if "dropout" in fields:
             default, key = reader.share("hidden_dropout_prob", 0.1), self.family.dropout_key(name)
             values["dropout"] = default if reader.get(key) is None else reader.share(key, default)
+        if "pooling" in fields:
+            values["pooling"] = self.family.pooling
         if "labels" in fields:
             (head,) = self.file_names(f"objectives.{name}.head.weight", heads=[name])
             values["labels"] = _labels(reader, count=(shapes.get(head) or (0,))[0])
@@ -163,7 +165,9 @@ def format_of(model: Model) -> TransformersFormat | None:
     if family is None or not family.has_class(cast(TransformerConfig, config)):
         return None
     heads = [cast(Objective, head) for head in model.objectives.values()]
-    known = family.architecture_of(tuple(model.objectives)) and all(head.has_transformers_head for head in heads)
+    known = family.architecture_of(tuple(model.objectives)) and all(
+        head.has_transformers_head(family.pooling) for head in heads
+    )
     return TransformersFormat(family) if known else None
 
 
