@@ -29,6 +29,10 @@ class UnknownWordsWarning(UserWarning):
     """Many words of a text are unknown to the tokenizer; the message has examples."""
 
 
+class SkippedWarning(UserWarning):
+    """Something of a run was skipped or lost, such as a damaged checkpoint; --quiet does not hide it."""
+
+
 class PeerLostError(BertsmithError):
     """Another process of the same run ended; that process reports the reason."""
 

@@ -23,7 +23,9 @@ from bertsmith.errors import (
     DataWarning,
     FolderWarning,
     PeerLostError,
+    SkippedWarning,
     StoppedError,
+    StorageError,
     UnknownWordsWarning,
 )
 
@@ -167,6 +169,10 @@ def main() -> NoReturn:
     except BrokenPipeError:  # the reader of stdout has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _exit(f"{error.strerror}: {error.filename}", StorageError.exit_code)
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # no command was named: print the help
             print(error, file=sys.stderr)
@@ -179,11 +185,11 @@ def main() -> NoReturn:
 
 
 def _show_warning(usual: Any, message: Any, category: type[Warning], *place: Any) -> None:
-    """A choice about a model folder or a data file, or a text with unknown words, is one line on stderr."""
-    if not issubclass(category, FolderWarning | DataWarning | UnknownWordsWarning):
+    """A choice about a model folder or a data file, unknown words, or what was skipped, is one line on stderr."""
+    if not issubclass(category, FolderWarning | DataWarning | UnknownWordsWarning | SkippedWarning):
         usual(message, category, *place)
     elif is_first_rank():
-        kind = "warning" if issubclass(category, UnknownWordsWarning) else "note"
+        kind = "warning" if issubclass(category, UnknownWordsWarning | SkippedWarning) else "note"
         print(f"bertsmith: {kind}: {message}", file=sys.stderr)
 
 

@@ -90,6 +90,8 @@ class Model(nn.Module):
         """The encoding with what these objectives read."""
         indices: dict[str, Tensor] = {}
         for objective in objectives:
+            if objective.reads_all_tokens and objective.name in batch.indices:
+                indices[objective.name] = batch.indices[objective.name]
             if objective.reads_pooled or objective.reads_all_tokens:
                 continue
             selected = objective.indices(batch)
@@ -158,5 +160,6 @@ def build_context(encoder: Encoder, *, vocabulary: Vocabulary | None, seed: int)
         embedding_width=None if table is None else table.shape[1],
         vocabulary=vocabulary,
         layer_config=encoder.layer_config,
+        causal=encoder.direction == "forward",
         seed=seed,
     )

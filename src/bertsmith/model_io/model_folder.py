@@ -185,8 +185,9 @@ def _expect_model_folder(folder: Path, given: Path) -> None:
         hint = f"; a replacement was interrupted: its previous contents are in {before}" if before.is_dir() else ""
         if folder.is_file() and exists(folder.parent, CONFIG):
             raise DataError(f"{folder} is a file of a model: pass its folder, {folder.parent}")
-        found = "is not a folder" if folder.exists() else "does not exist"
-        near = hint or did_you_mean(folder.name, os.listdir(folder.parent) if folder.parent.is_dir() else [])
+        found = "is not a folder" if os.path.exists(folder) else "does not exist"
+        beside = [] if os.path.exists(folder) else [path.name for path in folder.parent.glob("*/")]
+        near = hint or did_you_mean(folder.name, beside, f"{folder.parent}/" if folder.parent.name else "")
         raise DataError(f"{folder} {found}: a model is a local folder with {CONFIG} and {WEIGHTS}{near}")
     if exists(folder, CONFIG) and (exists(folder, WEIGHTS) or exists(folder, INDEX)):
         return

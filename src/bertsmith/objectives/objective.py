@@ -194,9 +194,11 @@ class Objective(nn.Module):
         """The logits of each example, in the shape that `Task.decode` takes."""
         return list(logits[: len(features)])
 
-    @property
-    def has_transformers_head(self) -> bool:
-        """Whether the head computes what transformers' head of the same weights computes."""
+    def has_transformers_head(self, pooling: str) -> bool:
+        """Whether the head computes what transformers' head of the same weights computes.
+
+        `pooling`: how heads for texts read them in the model's family.
+        """
         return True
 
     def graph_outputs(self, logits: Tensor, shape: Sequence[int]) -> list[Tensor]:
@@ -219,6 +221,7 @@ class BuildContext:
     embedding_width: int | None = None  # of the encoder's token table; None: the encoder has none
     vocabulary: Vocabulary | None = None  # needed to corrupt batches, not to compute losses or predictions
     layer_config: LayerConfig = field(default_factory=LayerConfig)
+    causal: bool = False  # tokens attend to earlier tokens only
     seed: int = 0  # of the corruption
 
 
