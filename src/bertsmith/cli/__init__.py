@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ from bertsmith.errors import (
     FolderWarning,
     PeerLostError,
     StoppedError,
+    StorageError,
     UnknownWordsWarning,
 )
 
@@ -143,6 +145,10 @@ INTERRUPTED = 130  # the option parser's exit code for KeyboardInterrupt
 TERMINATION_SECONDS = 2.0  # within which torchrun terminates the other ranks after one has exited
 LOST_SECONDS = 20.0  # and after one has disappeared, which a busy machine notices later
 OUT_OF_MEMORY = (
+    "out of memory; finished work is kept: run the same command again with smaller sizes, such as batch_size, "
+    "max_length or the width of the model, or on a machine with more memory"
+)
+OUT_OF_GPU_MEMORY = (
     "out of GPU memory; finished work is kept: run the same command again with fewer --jobs or a smaller "
     "micro_batch_size, or free the GPU"
 )
@@ -151,6 +157,8 @@ OUT_OF_MEMORY = (
 def main() -> NoReturn:
     """Runs a command. Every error that a user can cause is one line on stderr and an exit code."""
     signal.signal(signal.SIGTERM, _stop)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for names of files that are not Unicode
     warnings.showwarning = partial(_show_warning, warnings.showwarning)
     warnings.simplefilter("always", UnknownWordsWarning)
     try:
@@ -167,6 +175,10 @@ def main() -> NoReturn:
     except BrokenPipeError:  # the reader of stdout has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _exit(f"{error.strerror}: {error.filename}", StorageError.exit_code)
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # no command was named: print the help
             print(error, file=sys.stderr)
@@ -174,6 +186,8 @@ def main() -> NoReturn:
         if hasattr(error, "format_message"):  # a usage error of the option parser
             _exit(usage_message(error, sys.argv[1:]), 2)
         if type(error).__name__ == "OutOfMemoryError":  # of torch, which may not be imported
+            _exit(OUT_OF_GPU_MEMORY, BertsmithError.exit_code)
+        if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
             _exit(OUT_OF_MEMORY, BertsmithError.exit_code)
         raise
 
