@@ -156,7 +156,7 @@ SETTINGS = {  # always given, so that a run is short
     "pretrain": ["steps=1", "batch_size=2", "max_length=32", "eval_rows=2"],
     "check": ["steps=1", "batch_size=2", "max_length=32", "eval_rows=2"],
     "finetune": ["epochs=0.2", "batch_size=4", "max_length=32"],
-    "features": ["epochs=0.2", "batch_size=4", "max_length=32"],
+    "features": ["epochs=0.2", "batch_size=4", "max_length=32", "head.recurrent_width=4"],
 }
 
 
