@@ -39,7 +39,7 @@ def test_a_resumed_run_ends_with_the_same_bits(road: Path) -> None:
 
 def test_the_model_can_be_fine_tuned(road: Path) -> None:
     files = metals(road)
-    settings = ["epochs=4", "batch_size=16", "learning_rate=1e-2", "max_length=32"]
+    settings = ["epochs=12", "batch_size=16", "learning_rate=3e-3", "max_length=32"]
     result = done("finetune", road / "run" / "last", *files, "-o", road / "tuned", "--device", "cpu", *settings)
     assert result[f"score/{result['main']}"] > 0.9, result
     settings = json.loads((road / "tuned" / "best" / "config.json").read_text())
