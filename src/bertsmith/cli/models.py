@@ -56,7 +56,7 @@ def import_model(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Import pickled weights, Google's checkpoints or GPT-1's original files. Pickles are read in a sandboxed process."""
+    """Import pickled weights (read in a sandboxed process), Google's checkpoints or GPT-1's original files."""
     from bertsmith.model_io.importers import import_folder
     from bertsmith.model_io.summary import folder_facts
     from bertsmith.tokenizers.tokenizer import load
