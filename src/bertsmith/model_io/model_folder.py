@@ -200,8 +200,9 @@ def _expect_model_folder(folder: Path, given: Path) -> None:
     if exists(folder, CONFIG) and (exists(folder, WEIGHTS) or exists(folder, INDEX)):
         return
     for name in sorted(os.listdir(folder)):
-        if name.endswith(".index") or name.startswith("pytorch_model"):
+        if name.endswith(".index") or name.startswith(("pytorch_model", "params_0.npy")):
             kind = "a TensorFlow checkpoint is" if name.endswith(".index") else "pickled weights are"
+            kind = "OpenAI's files are" if name.startswith("params_") else kind
             raise DataError(
                 f"{folder / name}: {kind} not opened directly: convert with bertsmith import {given} -o OUTPUT"
             )
