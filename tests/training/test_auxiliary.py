@@ -1,4 +1,4 @@
-"""Fine-tuning as in GPT-1: a language model as auxiliary objective, both orders of pairs, a learning rate of the heads."""
+"""Fine-tuning as in GPT-1: an auxiliary language model, pairs in both orders, a learning rate of the heads."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_unfitting_auxiliary_objectives_are_refused(models: dict[str, Path], tmp
         tuning = tuning_of("classification", models[family], tmp_path, f"auxiliary.{name}=0.5")
         with pytest.raises(ConfigError, match=message):
             open_with_head(tuning, build_task(tuning))
-    with pytest.raises(ConfigError, match="auxiliary.masked_lm=-1 must be at least 0"):
+    with pytest.raises(ConfigError, match=r"auxiliary\.masked_lm=-1 must be at least 0"):
         tuning_of("classification", models["bert"], tmp_path, "auxiliary.masked_lm=-1")
     tuning = tuning_of("classification", models["bert"], tmp_path, "epochs=0.1")
     finetune(tuning, tmp_path / "run", device="cpu", quiet=True)
