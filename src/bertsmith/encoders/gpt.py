@@ -24,9 +24,11 @@ class Config(TransformerConfig):
     truncated_init: bool = False  # redraw new weights beyond two standard deviations
     causal: bool = True  # tokens attend only to earlier tokens
     pooler: bool = False  # one vector per text from its first token; of no use in a causal model
+    padding_id: int = 0  # the token that fills rows
 
     min_segment_types: ClassVar[int] = 0
     normalizes_embeddings: ClassVar[bool] = False
+    trains_padding: ClassVar[bool] = True  # the released model pads with its unknown token
 
     @property
     def head_layer_config(self) -> LayerConfig:

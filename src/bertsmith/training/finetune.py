@@ -12,8 +12,9 @@ import torch
 
 from bertsmith import config
 from bertsmith.encoders.encoder import Encoder
+from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.model_folder import open_for
+from bertsmith.model_io.model_folder import open_for, read_encoder, read_heads
 from bertsmith.reports.run_summary import training_data
 from bertsmith.system.devices import cached_peak_flops, choose_device
 from bertsmith.tasks.task import Task
@@ -46,7 +47,10 @@ def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokeniz
     given = {**task.head_config(), **settings.head, **label_weights(settings, task)}
     head = config.from_dict(config.find_kind(OBJECTIVES, task.objective).Config, given, "head")
     options: dict[str, Any] = {"tokenizer": settings.tokenizer, "dropout": settings.dropout, "seed": settings.seed}
-    model, tokenizer, facts = open_for(settings.model, [head], **options)
+    model, tokenizer, facts = open_for(settings.model, [head], keep=auxiliary_heads(settings), **options)
+    for name, weight in settings.auxiliary_weights.items():
+        auxiliary: Any = model.objectives[name]
+        auxiliary.weight, auxiliary.reads_copy = weight, not auxiliary.causal  # the task reads uncorrupted texts
     notes = list(facts.notes)
     if settings.random_init:
         with torch.random.fork_rng(devices=[]):
@@ -54,6 +58,28 @@ def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokeniz
             model.encoder.layer_config.init_weights(model.encoder)
         notes.append("the encoder starts with random weights (random_init=true)")
     return model, tokenizer, notes
+
+
+def auxiliary_heads(settings: FinetuneConfig) -> list[Any]:
+    """The language-model heads of the auxiliary losses, which must be those of the pre-trained model."""
+    heads: list[Any] = []
+    for name, weight in settings.auxiliary_weights.items():
+        encoder, stored = read_encoder(settings.model), read_heads(settings.model)
+        causal = getattr(encoder, "causal", False)
+        fitting = "causal_lm" if causal else "masked_lm"
+        if name != fitting:
+            kind = "causal" if causal else "bidirectional"
+            raise ConfigError(
+                f"auxiliary.{name}: {settings.model} has a {kind} encoder: write auxiliary.{fitting}={weight:g}"
+            )
+        if name not in stored and encoder.head_layer_config.lm_head_transform:
+            has = ", ".join(stored) or "none"
+            raise ConfigError(
+                f"auxiliary.{name}: {settings.model} has no head {name} (heads: {has}): fine-tune a model that has "
+                f"one, or leave out auxiliary.{name}"
+            )
+        heads.append(name if name in stored else config.find_kind(OBJECTIVES, name).Config())
+    return heads
 
 
 def finetune(
@@ -221,11 +247,12 @@ class FinetuneRun(Run):
     def closing_notes(self) -> list[str]:
         return [*self.data.truncation_note(), *no_dev_note(self.data, self.folder)]
 
-    def before_saving(self, model: Model) -> None:
-        """Fitted settings of the head, such as a threshold."""
+    def model_to_save(self, model: Model) -> Model:
+        """Encoder and task head, without auxiliary heads; with fitted settings of the head, such as a threshold."""
+        head: Any = model.objectives[self.data.task.objective]
         if self.fitted:
-            head: Any = model.objectives[self.data.task.objective]
             head.config = replace(head.config, **self.fitted)
+        return Model(model.encoder, [head])
 
     def evaluate(self) -> Evaluation | None:
         """The task's metrics on the dev examples, computed on every rank."""
@@ -245,6 +272,11 @@ class FinetuneRun(Run):
         facts = {f"dev {name}": f"{value:.4f}" for name, value in scores.items()}
         return {"task": self.config.name, "steps": self.trainer.steps_done, **facts}
 
+    def _label_rates(self) -> dict[str, float]:
+        """Labels per token of the auxiliary losses."""
+        heads: dict[str, Any] = {name: self.model.objectives[name] for name in self.config.auxiliary_weights}
+        return {name: 1.0 if head.causal else head.config.mask_probability for name, head in heads.items()}
+
     def collect_facts(self) -> dict[str, Any]:
         """With sizes of the data, FLOPs of a token and peak FLOP/s."""
         world, data = self.trainer.world, self.data
@@ -256,6 +288,6 @@ class FinetuneRun(Run):
             **data.facts(),
             "features": len(data.train),
             "mean_length": mean,
-            "flops_per_token": flops_per_token(self.model, length=int(mean), labels={}),
+            "flops_per_token": flops_per_token(self.model, length=int(mean), labels=self._label_rates()),
             "peak_flops": cached_peak_flops(world.device, self.dtype) * world.size,
         }

@@ -93,9 +93,9 @@ class Run(ABC):
         """The model to save, with weights of the trainer."""
         return self.model
 
-    def before_saving(self, model: Model) -> None:
-        """Changes the model to save, where needed."""
-        return
+    def model_to_save(self, model: Model) -> Model:
+        """What is saved of a model."""
+        return model
 
     def collect_facts(self) -> dict[str, Any]:
         world = self.trainer.world
@@ -124,7 +124,7 @@ class Run(ABC):
         if self.trainer.sharded:
             model = self.new_model()
             model.load_state_dict(weights)
-        self.before_saving(model)
+        model = self.model_to_save(model)
         facts = self.card_facts(metrics)
         save_model(model, self.tokenizer, self.folder / name, facts=facts, replace=True)
         for part, auxiliary in model.auxiliary_models().items():
