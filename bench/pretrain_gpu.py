@@ -1,13 +1,13 @@
 """Pre-training speed: bertsmith against transformers, same shapes and tokens per step, one process, interleaved rounds.
 
-    python bench/pretrain_gpu.py SHARDS [--cases base/512 base/128 large/512 tiny/128] [--dropout 0 0.1]
+    python bench/pretrain_gpu.py SHARDS [--cases base/512 base/128 large/512 tiny/128 gpt-base/512] [--dropout 0 0.1]
         [--bertsmith real full graphs] [--peers eager compiled modernbert] [--set precision=bf16]... [--rounds 3]
         [--profile] [--lock FILE [--of 3]]
 
 bertsmith: `real` is packed text from shards with the data pipeline of a run, `full` random tokens in rows without
-padding, `graphs` is `real` as CUDA graphs; all with masked LM and next sentence, the paper's optimizer, gradient
-clipping, in the fastest precision of this device. transformers: BertForPreTraining, sdpa, bf16 autocast, fused AdamW,
-gradient clipping, random tokens in rows without padding, MLM logits at every token. ModernBERT has its own size in
+padding, `graphs` is `real` as CUDA graphs; all with the recipe's objectives and optimizer, gradient clipping, in the
+fastest precision of this device. transformers: BertForPreTraining or OpenAIGPTLMHeadModel, sdpa, bf16 autocast, fused
+AdamW, gradient clipping, random tokens in rows without padding, logits at every token. ModernBERT has its own size in
 every case. Tokens do not count padding; model TFLOP/s as in `bertsmith.training.roofline`, equal for all candidates of
 one shape; the peak is that of a large matrix product on this device. Medians of interleaved rounds. `--profile` shows
 the kernels of a step of bertsmith. With `--lock` several calls may compile at the same time: each waits for the lock on
@@ -48,7 +48,7 @@ from bertsmith.types import Batch, Row
 
 WARMUP_STEPS = 6
 MAX_WAIT = 180  # seconds that calls wait for each other
-LABELS_PER_TOKEN = {"masked_lm": 0.15}
+LABELS_PER_TOKEN = {"masked_lm": 0.15, "causal_lm": 1.0}
 
 
 @dataclass
@@ -92,11 +92,12 @@ def compare(
     case: str, dropout: float, data: PretrainData, world: World, options: argparse.Namespace, peak: float
 ) -> dict[str, float]:
     """One shape: all candidates are built, warmed up, and timed alternately."""
-    size, length = case.split("/")[0], int(case.split("/")[1])
+    name, length = case.split("/")[0], int(case.split("/")[1])
+    family, _, size = name.rpartition("-")
     rows = options.tokens // length
     changes = [f"max_length={length}", f"batch_size={rows}", f"micro_batch_size={rows}", "steps=1000000"]
     changes += [f"encoder.dropout={dropout}", f"encoder.attention_dropout={dropout}", *options.set]
-    recipe = data.with_vocabulary(with_overrides(recipes.find(f"bert/{size}"), changes))
+    recipe = data.with_vocabulary(with_overrides(recipes.find(f"{family or 'bert'}/{size}"), changes))
     recipe, _ = resolve_auto(recipe, Path("no run yet"), world)
     precision = recipe.precision.replace("auto", "fp32")
     makers: dict[str, Callable[[], Callable[[], int]]] = {}
@@ -248,6 +249,12 @@ def transformers_step(
         )
         config._attn_implementation = "sdpa"
         model: Any = transformers.ModernBertForMaskedLM(config)
+    elif "causal_lm" in recipe.objectives:
+        shape: Any = recipe.encoder
+        rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
+        sizes = {"n_embd": shape.width, "n_layer": shape.layers, "n_head": shape.heads, "n_positions": max(length, 512)}
+        config = transformers.OpenAIGPTConfig(vocab_size=vocabulary, **sizes, **rates)
+        model = transformers.OpenAIGPTLMHeadModel(config)
     else:
         layers, width = bert.Config.sizes[recipe.name.split("/")[1]]
         config = transformers.BertConfig(
@@ -266,9 +273,10 @@ def transformers_step(
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     forward = model if kind == "eager" else torch.compile(model)
     ids = torch.randint(1000, vocabulary - 64, (rows, length), device=world.device)
-    labels = torch.where(torch.rand(rows, length, device=world.device) < LABELS_PER_TOKEN["masked_lm"], ids, -100)
+    share = LABELS_PER_TOKEN["causal_lm" if "causal_lm" in recipe.objectives else "masked_lm"]
+    labels = torch.where(torch.rand(rows, length, device=world.device) < share, ids, -100)
     inputs = {"input_ids": ids, "labels": labels}
-    if kind != "modernbert":
+    if "next_sentence" in recipe.objectives and kind != "modernbert":
         inputs["next_sentence_label"] = torch.randint(0, 2, (rows,), device=world.device)
 
     def step() -> int:

@@ -18,6 +18,7 @@ import re
 import tomllib
 import types
 import typing
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -91,8 +92,11 @@ def _names(folder: str) -> set[str]:
 
 
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """`; did you mean encoder.layers?`, or an empty string if no known word is similar."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    """`; did you mean encoder.layers?`, or an empty string if no other known word is similar."""
+    others = [name for name in known if name != word]
+    if any(unicodedata.normalize("NFC", name) == unicodedata.normalize("NFC", word) for name in others):
+        return ": it differs only in its Unicode normalization (NFC or NFD): write both in NFC"
+    near = difflib.get_close_matches(word, others, n=1, cutoff=0.6)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -100,6 +100,7 @@ class Batch:
     equal_length_runs: tuple[tuple[int, int], ...] = ()
     labels: dict[str, Tensor] = field(default_factory=dict)  # by objective; IGNORE_INDEX or NaN for no label
     indices: dict[str, Tensor] = field(default_factory=dict)  # by objective: flat token indices [R] that it reads
+    copies: dict[str, Tensor] = field(default_factory=dict)  # by objective: corrupted ids [B, L] that it alone reads
 
     def replace(self, **changes: Any) -> Self:
         """The batch with some fields replaced."""
@@ -108,6 +109,14 @@ class Batch:
     def to(self, device: Any, *, non_blocking: bool = False) -> Self:
         """The batch on a device."""
         return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All its tensors, in the order of `map`."""
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            yield from (
+                part for part in (value.values() if isinstance(value, dict) else [value]) if hasattr(part, "to")
+            )
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The batch with each of its tensors changed."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,20 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
         "{b}/m is a model folder, not a run folder: choose",
     ),
     "shards as output": (f"{PRETRAIN} -o {{shards}}", CONFIG, "{shards} is a shard set, not a run folder: choose"),
+    "a text file as the model": (
+        "embed {b}/text.txt iron",
+        DATA,
+        "{b}/text.txt is not a folder: a model is a local folder with config.json and model.safetensors\n",
+    ),
+    "a broken link": ("prepare {b}/link.txt -t {b}/t -o {b}/o", DATA, "link.txt does not exist: it is a link to"),
+    "SQuAD as a table": (
+        f"{TUNE} -t qa --train {{b}}/squad.json",
+        DATA,
+        "squad.json is a SQuAD file, not a table of questions: pass --task squad/2.0",
+    ),
+    "a table as SQuAD": (f"{TUNE} -t squad/2.0", DATA, "train.csv is a table, not a SQuAD file: pass --task qa"),
+    "a name that is too long": (f"{TUNE} -o {{b}}/{'o' * 300}", STORAGE, "File name too long: "),
+    "a folder beside the model": ("embed {b}/mm iron", DATA, "model.safetensors; did you mean {b}/m?"),
     # names
     "a misspelt recipe": (PRETRAIN.replace("tiny", "tinny"), CONFIG, "did you mean bert/tiny?"),
     "a family as the recipe": (
@@ -75,6 +91,11 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "other column names": (f"{TUNE} --train {{b}}/columns.csv", DATA, "columns.csv: no column for the text among id, "),
     "dev without labels": (f"{TUNE} --dev {{b}}/unlabelled.csv", DATA, "unlabelled.csv: no column 'label' among text"),
     "a label only in dev": (f"{TUNE} --dev {{b}}/labels.csv", DATA, "labels.csv:3: label 'wood' is not one of the"),
+    "a label in NFD": (
+        f"{TUNE} --train {{b}}/nfc.csv --dev {{b}}/nfd.csv",
+        DATA,
+        "differs only in its Unicode normalization",
+    ),
     # settings
     "a misspelt setting": (f"{TUNE} epochz=3", CONFIG, "did you mean epochs=3?"),
     "a setting without its table": (f"{PRETRAIN} layers=4", CONFIG, "did you mean encoder.layers=4?"),
@@ -118,16 +139,21 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "labels.csv": "text,label\nthe smith has red iron,iron\nthe smith has red gold,wood\n",
         "empty.csv": "",
         "empty.txt": "",
+        "nfc.csv": f"text,label\n{ROWS}red iron,쇠\n",
+        "nfd.csv": unicodedata.normalize("NFD", f"text,label\n{ROWS}red iron,쇠\n"),
+        "squad.json": json.dumps({"data": [{"paragraphs": [{"qas": [{"is_impossible": True}]}]}]}),
     }.items():
         (base / name).write_text(text, encoding="utf-8")
+    (base / "link.txt").symlink_to(base / "gone.txt")
     return base
 
 
 @pytest.mark.parametrize("case", MISTAKES)
 def test_a_mistake_is_explained_in_one_line(case: str, base: Path, shards: Path) -> None:
-    line, status, part = (one.format(b=base, shards=shards) if isinstance(one, str) else one for one in MISTAKES[case])
-    done = call(*shlex.split(str(line)))
-    assert str(part) in done.stderr
+    line, status, part = MISTAKES[case]
+    line, part = (text.format(b=base, shards=shards) for text in (line, part))
+    done = call(*shlex.split(line))
+    assert part in done.stderr
     assert done.returncode == status
     assert done.stderr.startswith("bertsmith: ")
     assert len(done.stderr.strip().splitlines()) == 1

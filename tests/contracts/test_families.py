@@ -22,7 +22,7 @@ from bertsmith.objectives import objective as objectives
 
 NAMES = list(huggingface.families())
 CASES = [(name, architecture) for name in NAMES for architecture in huggingface.families()[name].architectures]
-SMALL: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "feed_forward": 48, "max_positions": 24}
+SMALL: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "feed_forward": 128, "max_positions": 24}
 
 
 def built(family: Family, architecture: str) -> Model:
@@ -32,7 +32,7 @@ def built(family: Family, architecture: str) -> Model:
     settings = [registry.find_kind(objectives.FOLDER, name).Config(**family.read_head(name, reader)) for name in heads]
     words = tokenizer()
     small = SMALL | {"vocab_size": words.vocab_size, "padding_id": words.padding_id}
-    plain = family.encoder(**small, causal="causal_lm" in heads)
+    plain = family.encoder(**small, **({"causal": True} if "causal_lm" in heads else {}))
     pools = Model.build(family.with_pooler(plain, readers=heads, stored=True), settings).objectives.values()
     readers = [head.name for head in pools if head.reads_pooled]
     created = Model.build(family.with_pooler(plain, readers=readers, stored=False), settings)
@@ -76,7 +76,7 @@ def test_wrong_sizes_are_refused(name: str, tmp_path: Path) -> None:
     family = huggingface.families()[name]
     save_model(built(family, list(family.architectures)[1]), tokenizer(), tmp_path / "m")
     (tmp_path / "m" / "checksums.json").unlink()
-    for key in (*family.size_tensors, "num_hidden_layers"):
+    for key in (*family.size_tensors, family.key("num_hidden_layers")):
         before = json.loads((tmp_path / "m" / "config.json").read_text())[key]
         for wrong in (10**9, 0, "2", None):
             change_config(tmp_path / "m", **{key: wrong})

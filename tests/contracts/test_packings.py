@@ -48,7 +48,7 @@ GOLDEN = {
     "pairs single_sentences": "d1b0d7aad7e60ddc",
     "pairs random_next": "e48ae704c5bf9134",
     "pairs short_sequences": "f1c230e31517f437",
-    "stream": "7c8609cd9f6ae51a",
+    "stream": "4e9778127d2a9b76",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -396,3 +397,23 @@ def test_invalid_calls_are_one_line_errors(base: Path, tmp_path: Path) -> None:
         done = call(*words, "--device", "cpu")
         assert (done.returncode, done.stderr.count("\n")) == (status, 1), done.stderr
         assert message in done.stderr
+
+
+def test_predictions_need_no_known_labels(base: Path, tmp_path: Path) -> None:
+    """Labels of a file are ignored by predict, and named by evaluate if the model does not know them."""
+    for kind, label in (("classification", "wood"), ("tagging", ["B-WOOD"])):
+        rows = [json.loads(line) for line in (base / kind / "dev.jsonl").read_text(encoding="utf-8").splitlines()[:3]]
+        key = "label" if kind == "classification" else "tags"
+        changed = [{**row, key: label if isinstance(label, str) else label * len(row[key])} for row in rows]
+        for name, some in (("known", rows), ("unknown", changed)):
+            text = "".join(json.dumps(row) + "\n" for row in some)
+            (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
+        options = ("--device", "cpu", "--file")
+        known, unknown = (
+            call("predict", base / kind / "run", *options, tmp_path / f"{n}.jsonl") for n in ("known", "unknown")
+        )
+        assert (unknown.returncode, unknown.stderr) == (0, "")
+        assert known.stdout == unknown.stdout != ""
+        refused = call("evaluate", base / kind / "run", *options, tmp_path / "unknown.jsonl")
+        assert refused.returncode == 65
+        assert re.search(r"unknown\.jsonl:1.* is not one of the known labels", refused.stderr)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
@@ -132,6 +133,19 @@ def test_a_second_signal_ends_it_immediately() -> None:
         assert process.process.poll() is None
         process.stop()
         assert process.wait(4) == StoppedError.exit_code
+
+
+def test_requests_beyond_the_drain_time_are_counted_in_the_log() -> None:
+    lines: list[str] = []
+    with ExitStack() as stack:  # the caller is closed after the server
+        server = ExitStack()
+        address = server.enter_context(served(cost=0.8, log=Log(write=lines.append), drain_seconds=0.05))
+        caller = stack.enter_context(open_connection(address))
+        caller.sendall(post("/embed", {"inputs": "the cat"}))
+        time.sleep(0.2)
+        server.close()
+    (line,) = (line for line in lines if "uvicorn" in line)
+    assert "Cancel 1 running task(s)" in line
 
 
 def test_malformed_bytes() -> None:

@@ -66,3 +66,27 @@ def test_lower_precisions(precision: Any) -> None:
         assert actual.dtype == np.float32
         assert (actual * other).sum(-1).min() > 0.99
     assert np.abs(result[2] - expected[2]).max() < 0.05
+
+
+def test_graphs_equal_eager_forward_passes() -> None:
+    small, exact = opened("cuda", "bfloat16"), opened("cuda", "bfloat16")
+    exact.backend.graphs = None  # type: ignore[attr-defined]
+    expected = asked(exact)
+    backend: Any = small.backend
+    for number in range(5):
+        assert any(backend.graphs._graphs.values()) == (number > 2)
+        for result, other in zip(asked(small), expected, strict=True):
+            assert np.allclose(result, other, atol=0.03), number
+    with Engine(backend) as engine, ThreadPoolExecutor(8) as pool:
+        for some in pool.map(asked, [small.with_backend(engine)] * 16):
+            assert all(np.allclose(result, other, atol=0.03) for result, other in zip(some, expected, strict=True))
+    assert None not in backend.graphs._graphs.values()
+
+
+def test_graphs_of_few_texts_and_of_many_do_not_mix() -> None:
+    predictor = opened("cuda", "bfloat16")
+    texts = ["the smith", "the smith has red iron", LONG]
+    for _ in range(4):
+        alone = [predictor.encode(text, normalize=True) for text in texts]
+        together = predictor.encode(texts, normalize=True)
+        assert all((one @ other) > 0.999 for one, other in zip(alone, together, strict=True))

@@ -37,7 +37,7 @@ class NameQuery:
     one_per_batch: ClassVar[bool] = False
     objective: ClassVar[str] = ""
 
-    def forward(self, model: Any, batch: Any, inputs: Sequence[ModelInput]) -> list[Any]:
+    def forward(self, model: Any, batch: Any) -> Any:
         raise AssertionError("the backend is replaced")
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
+from bertsmith.inference.cuda_graphs import fill_up, shape_for
 from bertsmith.inference.encoder_outputs import AttentionQuery, EmbeddingQuery, TokenEmbeddingQuery
 from bertsmith.inference.forward import LocalBackend, LogitsQuery, ModelInput
 from bertsmith.model_io.model import Model
@@ -167,3 +168,31 @@ def test_equal_queries_compare_equal() -> None:
         )
         == 4
     )
+
+
+def test_shapes_of_graphs() -> None:
+    assert shape_for(30, 2, None) == (32, 4, None)
+    assert shape_for(30, 5, 9) == (64, 8, 64)  # space for more texts needs more tokens
+    assert shape_for(16_385, 1, None) is None
+    assert shape_for(10, 1, 16_385) is None
+
+
+@pytest.mark.parametrize(("query", "inputs"), QUERIES)
+def test_filled_up_batches_give_the_same_results(model: Model, query: Any, inputs: list[ModelInput]) -> None:
+    if query.one_per_batch:
+        pytest.skip("runs without graphs")
+    rows = [row for one in inputs for row in one.rows]
+    indices = {query.objective: [one.indices for one in inputs]} if inputs[0].indices is not None else None
+    reads = None if indices is None else sum(map(len, indices[query.objective]))
+    shape = shape_for(sum(map(len, rows)), len(rows), reads)
+    assert shape is not None
+    batch = fill_up(rows, shape, max_length=LENGTH, padding_id=0, indices=indices)
+    sizes = (1, shape.texts) if shape.reads is None else (1, shape.texts, shape.reads)
+    slow = collate(rows, length=shape.tokens, pack=True, shape=sizes, indices=indices)
+    for own, other in zip(batch.tensors(), slow.tensors(), strict=True):
+        assert own.dtype == other.dtype
+        assert torch.equal(own, other)
+    with torch.inference_mode():
+        results = query.split(query.forward(model, batch).float().numpy(), inputs)
+    for own, other in zip(results, local_backend(model).run(query, inputs), strict=True):
+        assert np.allclose(own, other, atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -192,6 +193,16 @@ def test_answer_offsets_point_into_the_original_text(know: Predictor, form: Any,
     found = know.answer("which thing is it", context)
     assert set(found) == {"answer", "score", "start", "end"}
     assert found["answer"] == context[found["start"] : found["end"]] == word
+
+
+def test_answers_are_full_words(know: Predictor) -> None:
+    context = "it has golds, irons in it"
+    found = know.answer("which thing", context, top_k=5)
+    assert {"golds", "irons"} <= {one["answer"] for one in found}
+    for one in found:
+        assert one["answer"] == context[one["start"] : one["end"]]
+        assert not {"gold", "iron"} & set(re.findall(r"\w+", one["answer"]))
+    assert len({one["answer"] for one in found}) == len(found)
 
 
 def test_answers_at_window_borders_are_complete(know: Predictor) -> None:

@@ -9,7 +9,7 @@ from model_fixtures import random_batch, randomize_weights, relative_difference,
 
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
-from bertsmith.objectives import causal_lm
+from bertsmith.objectives import causal_lm, lm_head
 from bertsmith.types import IGNORE_INDEX
 
 
@@ -39,6 +39,27 @@ def test_the_loss_is_that_of_the_logits_and_labels() -> None:
     assert logits.shape == (50, 97)
     expected = F.cross_entropy(logits, shifted.labels["causal_lm"])
     assert loss.mean().item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_many_logits_are_computed_in_parts_with_the_same_loss_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build()
+    shifted, results = model.corrupt(random_batch([25, 11], length=25)), []
+    for most in (lm_head.MOST_LOGITS, 7 * 97):
+        monkeypatch.setattr(lm_head, "MOST_LOGITS", most)
+        model.zero_grad()
+        loss = model(shifted)
+        loss.mean().backward()
+        results.append((loss, [p.grad for p in model.parameters() if p.grad is not None]))
+    (whole, expected), (parts, actual) = results
+    assert parts.mean().item() == pytest.approx(whole.mean().item(), rel=1e-6)
+    assert parts.correct == whole.correct
+    assert all(relative_difference(one, other) < 1e-5 for one, other in zip(actual, expected, strict=True))
+
+
+def test_logits_at_given_tokens() -> None:
+    model, batch = build(), random_batch([25, 11], length=25)
+    some = model.predict(batch.replace(indices={"causal_lm": torch.tensor([3, 30])}), "causal_lm")
+    assert relative_difference(some, model.predict(batch, "causal_lm")[[3, 30]]) < 1e-6
 
 
 def test_a_later_token_does_not_change_earlier_outputs() -> None:

@@ -44,7 +44,17 @@ TEXTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def test_every_choice_is_tested() -> None:
     assert set(LAYERS) == set(SLICES)
-    assert set(TEXTS) | {"pooler"} == set(POOLINGS)
+    assert set(TEXTS) | {"auto", "pooler"} == set(POOLINGS)
+
+
+def test_auto_is_the_last_token_of_a_causal_encoder() -> None:
+    """Its first token attends to itself alone: the pooler's vector would not depend on the text."""
+    causal = {"causal": True, "pooler": False}
+    assert model_with(classify.Config(), **causal).objectives["classify"].config.pooling == "last"
+    assert model_with(classify.Config(layers="mix"), **causal).objectives["classify"].config.pooling == "last"
+    assert model_with(classify.Config()).objectives["classify"].config.pooling == "pooler"
+    assert model_with(classify.Config(layers="mix")).objectives["classify"].config.pooling == "cls"
+    assert model_with(classify.Config(recurrent="bilstm")).objectives["classify"].config.pooling == "cls"
 
 
 @pytest.mark.parametrize("layers", LAYERS)
@@ -82,7 +92,7 @@ def test_pooling_after_a_bilstm(pooling: Any, settings: Any) -> None:
 def test_the_pooler_cannot_follow_a_bilstm() -> None:
     for module in (classify, regress, choose):
         with pytest.raises(ConfigError, match="with recurrent=bilstm, use pooling=cls, last or mean"):
-            module.Config(recurrent="bilstm")
+            module.Config(recurrent="bilstm", pooling="pooler")
         with pytest.raises(ConfigError, match="recurrent=gru must be one of none, bilstm"):
             module.Config(recurrent="gru", pooling="last")
 
@@ -177,8 +187,8 @@ def test_a_layer_mix_starts_with_equal_weights_and_is_trained() -> None:
 
 def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"pooling=pooler reads the top layer: with layers=mix, use pooling=cls"):
-        classify.Config(layers="mix")
-    with pytest.raises(ConfigError, match=r"pooling=max must be one of pooler, cls"):
+        classify.Config(layers="mix", pooling="pooler")
+    with pytest.raises(ConfigError, match=r"pooling=max must be one of auto, pooler, cls"):
         classify.Config(pooling="max")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"layers=middle must be one of top"):
         tag.Config(layers="middle")  # type: ignore[arg-type]

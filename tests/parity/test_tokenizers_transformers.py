@@ -161,6 +161,7 @@ FOLDERS: dict[str, tuple[TokenizerConfig, str]] = {
     "byte-english": (byte_bpe.Config(), ENGLISH),
     "byte-korean": (byte_bpe.Config(), KOREAN),
     "gpt": (bpe.Config(), ENGLISH + KOREAN),
+    "gpt-bert": (bpe.Config(splitter="bert"), ENGLISH),
 }
 
 

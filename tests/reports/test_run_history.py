@@ -119,15 +119,35 @@ def test_an_unterminated_line_is_read_later(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", [3, 203], ids=["few", "many"])
 @pytest.mark.parametrize(
-    "line", [b"{broken\n", b"[1]\n", b'{"kind": "step"}\n', b'{"kind": "step", "step": 1}{"kind": "step", "step": 2}\n']
+    "line",
+    [
+        b"{broken\n",
+        b"[1]\n",
+        b'{"kind": "step"}\n',
+        b'{"kind": "step", "step": 1}{"kind": "step", "step": 2}\n',
+        b'{"kind": "step", "step": 1' + b"0" * 400 + b"}\n",
+        b"\x00\xff\x80\x00\n",
+    ],
 )
-def test_damage_is_reported_with_file_and_line(tmp_path: Path, where: int, line: bytes) -> None:
+def test_damaged_lines_are_skipped_and_reported(tmp_path: Path, where: int, line: bytes) -> None:
     folder = RunBuilder(tmp_path / "run").folder
     long_log(folder / "events.jsonl", 300)
+    expected = read_run(folder)
     lines = (folder / "events.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "events.jsonl").write_bytes(b"".join([*lines[: where - 1], line, *lines[where - 1 :]]))
-    with pytest.raises(DataError, match=rf"events\.jsonl:{where} is not an event"):
-        read_run(folder)
+    run = read_run(folder)
+    assert run.curves["loss"].values.tolist() == expected.curves["loss"].values.tolist()
+    (note,) = run.notes
+    assert note.startswith(f"events.jsonl:{where} is not an event and was skipped: ")
+
+
+def test_only_some_damaged_lines_are_listed(tmp_path: Path) -> None:
+    folder = RunBuilder(tmp_path / "run").folder
+    (folder / "events.jsonl").write_bytes(b"rubbish\n" * 9)
+    assert read_run(folder).notes[2:] == (
+        "events.jsonl:3 is not an event and was skipped: it is not JSON",
+        "6 more lines of events.jsonl were skipped",
+    )
 
 
 def test_columnar_and_plain_parsing_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

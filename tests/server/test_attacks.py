@@ -85,17 +85,20 @@ def test_work_for_callers_who_left_stops() -> None:
         "embed": model.embed,
         "embed_all": model.embed_all,
     }
-    original = type(model.tokenizer).encode_batch
     for name, call in calls.items():
         encoded: list[int] = []
+        method = "encode_ids" if name.startswith("embed") else "encode_batch"
+        original = getattr(type(model.tokenizer), method)
         with deadline(20) as own:
 
-            def leave(self: Any, texts: Any, own: Any = own, encoded: list[int] = encoded) -> Any:
+            def leave(
+                self: Any, texts: Any, own: Any = own, encoded: list[int] = encoded, original: Any = original
+            ) -> Any:
                 encoded.append(len(texts))
                 own.cancelled = True
                 return original(self, texts)
 
-            leaving = mock.patch.object(type(model.tokenizer), "encode_batch", leave)
+            leaving = mock.patch.object(type(model.tokenizer), method, leave)
             with leaving, pytest.raises(DeadlineExceeded):
                 call(["the cat " * 2500] * 8)
         assert encoded == [1], name

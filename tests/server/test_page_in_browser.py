@@ -172,6 +172,10 @@ def test_labels_rankings_and_choices(visit: Any, served: dict[str, Predictor]) -
 
 def test_errors_are_shown_in_the_panel(visit: Any) -> None:
     page = visit("/playground", expected=REFUSED)
+    page.get_by_label("text").fill("")
+    page.keyboard.press("Control+Enter")
+    assert page.locator("#form textarea:invalid").count() == 1  # nothing is sent
+    assert page.locator("#result .error").count() == 0
     page.get_by_label("text").fill("nothing is hidden")
     button(page, "Fill").click()
     assert "the text has no [MASK]" in page.locator("#result .error").text_content()
@@ -411,12 +415,14 @@ def test_missing_runs_folder_is_reported(browser: Any, served: dict[str, Predict
         for panel in ("training", "evaluation"):
             page = go(f"/{panel}", expected=REFUSED)
             page.get_by_text("start it with --runs FOLDER").wait_for()
+            assert page.locator(".card:visible").count() == 0  # no empty ones
 
 
 def test_api_key_is_prompted_for_and_kept_in_the_tab(browser: Any, served: dict[str, Predictor]) -> None:
     with running({"judge": served["judge"]}, api_key="open sesame 12345") as address, browsing(browser, address) as go:
         page = go("/playground", expected=REFUSED)
         page.get_by_label("This server requires an API key").fill("wrong")
+        assert page.locator(".card:visible").count() == page.locator("button:visible").count() == 1
         page.keyboard.press("Enter")
         page.get_by_label("The server rejected this API key").fill("open sesame 12345")
         page.keyboard.press("Enter")
@@ -428,6 +434,62 @@ def test_api_key_is_prompted_for_and_kept_in_the_tab(browser: Any, served: dict[
         assert "sesame" not in page.content() + page.url
         page.get_by_role("link", name="Tokenizer").click()
         page.locator(".token").first.wait_for()
+
+
+BROKEN_WORDS = r"""() => {
+  const texts = document.createTreeWalker(document.getElementById("shown"), NodeFilter.SHOW_TEXT);
+  const found = [], range = document.createRange();
+  while (texts.nextNode()) for (const word of texts.currentNode.data.matchAll(/\p{L}+/gu)) {
+    range.setStart(texts.currentNode, word.index);
+    range.setEnd(texts.currentNode, word.index + word[0].length);
+    if (new Set([...range.getClientRects()].map((box) => box.top)).size > 1) found.push(word[0]);
+  }
+  return found;
+}"""
+HEADING_GAPS = """() => [...document.querySelectorAll("#shown h2")].slice(1).map((one) => {
+  const box = one.getBoundingClientRect(), next = one.nextElementSibling.getBoundingClientRect();
+  const others = [...document.querySelectorAll("#shown table, #shown p, #shown dl, #shown svg, #shown summary")];
+  const above = others.map((other) => other.closest(".wide, figure, summary") ?? other);
+  const ends = above.map((other) => other.getBoundingClientRect().bottom).filter((end) => end && end <= box.top + 1);
+  return [box.top - Math.max(...ends), next.top - box.bottom];
+})"""
+
+
+def test_tables_are_readable_at_every_width(visit: Any) -> None:
+    page = visit("/evaluation", viewport={"width": 1280, "height": 900})
+    page.locator("#cases td.source").first.wait_for()
+    assert page.locator("#cases td.source").first.text_content().startswith("dev.jsonl:")  # its folder is in the title
+    page.evaluate("document.querySelector('#cases .wrong').textContent = 'telecommunications'")
+    for width in (1280, 768, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate(BROKEN_WORDS) == [], width
+        gaps = page.evaluate(HEADING_GAPS)
+        assert len(gaps) == 6
+        assert all(24 <= above < 200 and 4 <= below <= 16 for above, below in gaps), (width, gaps)
+        assert page.evaluate("new Set([...document.querySelectorAll('nav a')].map((one) => one.offsetTop)).size") == 1
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        last = page.locator(".wide:not(.wrap) th").get_by_text("Recall")
+        assert last.bounding_box()["x"] < width  # a long label leaves room for the scores
+
+
+def test_api_documentation_looks_like_the_page(visit: Any, address: str) -> None:
+    look = (
+        "JSON.stringify(['fontFamily', 'backgroundColor', 'color'].map((one) => getComputedStyle(document.body)[one]))"
+    )
+    page = visit("/tokenizer", viewport=SMALL, color_scheme="dark")
+    header, style = page.locator("header nav").text_content(), page.evaluate(look)
+    page.get_by_role("link", name="API documentation").click()
+    page.get_by_role("heading", name="API", exact=True).wait_for()
+    assert (page.locator("header nav").text_content(), page.evaluate(look)) == (header, style)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("#post-qa").get_by_role("button", name="copy").click()
+    page.get_by_role("status").get_by_text("copied").wait_for()
+    words = shlex.split(page.evaluate("navigator.clipboard.readText()").replace("\\\n", ""))
+    assert words[:2] == ["curl", f"{address}/qa"]
+    for details in page.locator("summary").all()[:2]:
+        details.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= SMALL["width"]
+    assert page.evaluate(NAMELESS) == []
 
 
 NAMELESS = """() => [...document.querySelectorAll('button, a, input, textarea, select, [tabindex="0"]')]

@@ -63,7 +63,7 @@ def test_every_failure_names_path_and_bytes(tmp_path: Path, how: str, number: in
     with pytest.raises(StorageError) as caught:
         disk.write_file(tmp_path / "a", [b"1" * 1000, b"2" * 2000])
     reason = "No space left on device" if how == "ENOSPC" else "Input/output error"
-    shape = rf"{reason}: writing {re.escape(str(tmp_path / 'a'))} needs 3,000 bytes, [\d,]+ are free in .*"
+    shape = rf"{reason}: writing {re.escape(str(tmp_path / 'a'))} needs 3,000 bytes, [\d,]+ bytes are free in .*"
     assert re.fullmatch(shape, str(caught.value))
     assert isinstance(caught.value.__cause__, OSError)
     assert disk.landed == 1
@@ -81,7 +81,7 @@ def test_short_writes_are_continued(tmp_path: Path) -> None:
 def _write_past_the_limit(folder: Path) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-    with pytest.raises(StorageError, match=r"File too large: writing .*/a needs 30,000 bytes, [\d,]+ are free"):
+    with pytest.raises(StorageError, match=r"File too large: writing .*/a needs 30,000 bytes, [\d,]+ bytes are free"):
         Disk().write_file(folder / "a", [b"x" * 30_000])
     os._exit(7)
 
@@ -224,3 +224,32 @@ def test_a_file_is_not_taken_for_a_folder(tmp_path: Path) -> None:
     (tmp_path / "study").write_bytes(b"")
     with pytest.raises(StorageError, match=r"making folder .*study"):
         Disk().make_folder(tmp_path / "study")
+
+
+@pytest.mark.parametrize("case", ["existing folder", "file", "link", "no folder", "long name"])
+def test_errors_about_names_do_not_count_bytes(case: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for name in ("folder", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a").write_bytes(b"")
+    calls = {
+        "existing folder": lambda: Disk().commit_folder(tmp_path / "folder", tmp_path / "other"),
+        "file": lambda: Disk().write_file(tmp_path / "file" / "a", [b"x"]),
+        "link": lambda: Disk().remove_folder(tmp_path / "link"),
+        "no folder": lambda: Disk().write_file(tmp_path / "none" / "a", [b"x"]),
+        "long name": lambda: Disk().make_folder(tmp_path / ("a" * 300)),
+    }
+    with pytest.raises(StorageError) as caught:
+        calls[case]()
+    reason = {"file": "file is a file, ", "link": "link is a symbolic link, ", "no folder": "none is missing, "}
+    assert f"{reason.get(case, '')}choose another path" in str(caught.value)
+    assert "bytes" not in str(caught.value)
+
+
+def test_a_failure_without_contents_does_not_need_zero_bytes(tmp_path: Path) -> None:
+    for how in ("ENOSPC", "EIO"):
+        with pytest.raises(StorageError) as caught:
+            FailingDisk(0, how).make_folder(tmp_path / "a")  # type: ignore[arg-type]
+        assert "needs 0 bytes" not in str(caught.value)
+        assert ("bytes are free in" in str(caught.value)) == (how == "ENOSPC")

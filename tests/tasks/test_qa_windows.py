@@ -9,7 +9,7 @@ import pytest
 from tasks import squad_reference as reference
 
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.tasks.qa_answers import decode_answers
+from bertsmith.tasks.qa_answers import decode_answers, extended_to_words
 from bertsmith.tasks.qa_windows import NO_ANSWER, QAConfig, Question, passage_windows
 from bertsmith.tasks.question_answering import locate_answer
 from bertsmith.tasks.task import Features
@@ -228,6 +228,32 @@ def test_n_best_answers_match_the_reference(seed: int, null: bool) -> None:
             assert result[number].null_odds == odds
         for answer in result[number].best:
             assert passage[answer.start : answer.end] == answer.text
+
+
+@pytest.mark.parametrize(
+    ("passage", "full"),
+    [
+        ("the [smith]s", "smiths"),
+        ("hammer[ing] iron", "hammering"),
+        ("Newt[on]'s law, 1687", "Newton"),
+        ("over [1],700.5 km", "1,700.5"),
+        ("in [2000], and", "2000"),
+        ("the [caf]e\u0301.", "cafe\u0301"),
+        ("[हि]न्दी है", "हिन्दी"),
+        ("東[京]都に", "京"),  # no spaces, so no words
+        ("서[울]에서", "서울"),  # particles are not added, what comes before is
+        ("[임수경]을 대표로", "임수경"),
+        ("중국 B[TV]에서는", "BTV"),
+        ("보안법 제[7조]5항", "7조"),
+        ("2019[년]에", "2019년"),
+        ("[그\u1105\u1161]\u11ab 말", "그\u1105\u1161\u11ab"),  # decomposed: never within a syllable
+    ],
+)
+def test_spans_are_extended_to_full_words(passage: str, full: str) -> None:
+    begin, end = passage.index("["), passage.index("]") - 1
+    text = passage.replace("[", "").replace("]", "")
+    ((first, after),) = extended_to_words(text, np.array([[begin, end]], np.int32)).tolist()
+    assert text[first:after] == full
 
 
 def test_nan_logits_are_an_error() -> None:

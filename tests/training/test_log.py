@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from training.training_fixtures import trainer
 
-from bertsmith.errors import DataError, StorageError
+from bertsmith.errors import StorageError
 from bertsmith.training.log import EventLog, last_of_each_step, read_events
 
 
@@ -92,10 +92,9 @@ def test_a_full_disk_is_named_and_leaves_no_half_line(tmp_path: Path, monkeypatc
     assert [event["step"] for event in read_events(path)] == [1, 3]
 
 
-def test_invalid_logs_are_refused(tmp_path: Path) -> None:
-    for wrong in (b'{"kind": "a"}\nnonsense\n', b'{"kind": "a"}\n[1]\n', b'{"kind": "a"}\n{"b": 1}\n'):
-        (tmp_path / "log").write_bytes(wrong)
-        with pytest.raises(DataError, match="log:2 is not an event"):
-            read_events(tmp_path / "log")
+def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
+    for wrong in (b"nonsense", b"[1]", b'{"b": 1}', b"\x00\xff\x80", b'{"kind": "st{"kind": "b"}', b'{"kind": "step"}'):
+        (tmp_path / "log").write_bytes(b'{"kind": "a"}\n' + wrong + b'\n{"kind": "c"}\n')
+        assert [event["kind"] for event in read_events(tmp_path / "log")] == ["a", "c"]
     with pytest.raises(StorageError, match="opening"):
         EventLog(tmp_path)

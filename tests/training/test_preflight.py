@@ -292,7 +292,7 @@ def test_another_tokenizer_is_reported(copied: Path, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "other", copied / "tokenizer")
     result = run_preflight(recipe(), copied)
     assert set(result) == {"recipe", "micro-batches", "shards", "tokenizer"}
-    assert "is not the tokenizer that wrote" in result["tokenizer"].text
+    assert "is not of the tokenizer that wrote" in result["tokenizer"].text
 
 
 def write(path: Path, text: str) -> Path:

@@ -24,9 +24,11 @@ from bertsmith.errors import (
     DataWarning,
     FolderWarning,
     PeerLostError,
+    SkippedWarning,
     StoppedError,
     StorageError,
     UnknownWordsWarning,
+    is_out_of_memory,
 )
 
 app = typer.Typer(
@@ -145,12 +147,8 @@ INTERRUPTED = 130  # the option parser's exit code for KeyboardInterrupt
 TERMINATION_SECONDS = 2.0  # within which torchrun terminates the other ranks after one has exited
 LOST_SECONDS = 20.0  # and after one has disappeared, which a busy machine notices later
 OUT_OF_MEMORY = (
-    "out of memory; finished work is kept: run the same command again with smaller sizes, such as batch_size, "
-    "max_length or the width of the model, or on a machine with more memory"
-)
-OUT_OF_GPU_MEMORY = (
-    "out of GPU memory; finished work is kept: run the same command again with fewer --jobs or a smaller "
-    "micro_batch_size, or free the GPU"
+    "finished work is kept: run the same command again with fewer --jobs or --workers, a smaller micro_batch_size or "
+    "less input, or end other programs that use the memory"
 )
 
 
@@ -175,29 +173,26 @@ def main() -> NoReturn:
     except BrokenPipeError:  # the reader of stdout has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except OSError as error:
-        if error.filename is None:
-            raise
-        _exit(f"{error.strerror}: {error.filename}", StorageError.exit_code)
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # no command was named: print the help
             print(error, file=sys.stderr)
             sys.exit(2)
         if hasattr(error, "format_message"):  # a usage error of the option parser
             _exit(usage_message(error, sys.argv[1:]), 2)
-        if type(error).__name__ == "OutOfMemoryError":  # of torch, which may not be imported
-            _exit(OUT_OF_GPU_MEMORY, BertsmithError.exit_code)
-        if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
-            _exit(OUT_OF_MEMORY, BertsmithError.exit_code)
+        if isinstance(error, OSError) and error.filename is not None:
+            _exit(f"{error.strerror}: {error.filename}", StorageError.exit_code)
+        if is_out_of_memory(error):
+            on_gpu = type(error).__name__ == "OutOfMemoryError"
+            _exit(f"out of {'GPU ' if on_gpu else ''}memory; {OUT_OF_MEMORY}", BertsmithError.exit_code)
         raise
 
 
 def _show_warning(usual: Any, message: Any, category: type[Warning], *place: Any) -> None:
-    """A choice about a model folder or a data file, or a text with unknown words, is one line on stderr."""
-    if not issubclass(category, FolderWarning | DataWarning | UnknownWordsWarning):
+    """A choice about a model folder or a data file, unknown words, or what was skipped, is one line on stderr."""
+    if not issubclass(category, FolderWarning | DataWarning | UnknownWordsWarning | SkippedWarning):
         usual(message, category, *place)
     elif is_first_rank():
-        kind = "warning" if issubclass(category, UnknownWordsWarning) else "note"
+        kind = "warning" if issubclass(category, UnknownWordsWarning | SkippedWarning) else "note"
         print(f"bertsmith: {kind}: {message}", file=sys.stderr)
 
 

@@ -68,7 +68,7 @@ def evaluate(
 @opt.opens_model
 def predict(
     model: Tuned,
-    file: Annotated[Path, typer.Option(metavar="FILE", help="Examples, with or without labels.")],
+    file: Annotated[Path, typer.Option(metavar="FILE", help="Examples; their labels, if any, are ignored.")],
     task: TaskName = "",
     overrides: Settings = None,
     with_text: Annotated[bool, opt.option("--with-text", "Also write the text of each example.")] = False,

@@ -71,6 +71,8 @@ def missing_path_error(path: str | os.PathLike[str], advice: str = "") -> DataEr
         near = f": the folder {parent} is missing"
     else:
         near = did_you_mean(name, map(printable, os.listdir(parent or ".")), f"{parent}/" if parent else "")
+    if os.path.islink(path):
+        near = f": it is a link to {printable(os.readlink(path))}, which is missing"
     return DataError(f"{printable(path)} does not exist{near}{advice}")
 
 

@@ -58,6 +58,8 @@ class TransformerConfig:
     min_segment_types: ClassVar[int] = 1
     projects_embeddings: ClassVar[bool] = False  # an encoder of another width can share its embeddings
     always_projects: ClassVar[bool] = False  # embeddings, even where their width equals the model's
+    normalizes_embeddings: ClassVar[bool] = True
+    trains_padding: ClassVar[bool] = False  # the embedding of `padding_id`
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "vocab_size", "max_positions", "inner", "embedding_width"):
@@ -161,10 +163,10 @@ class TransformerEncoder(Encoder):
         )
         width = config.embedding_width
         self.embeddings = Embeddings(
-            nn.Embedding(config.vocab_size, width, padding_idx=config.padding_id),
+            nn.Embedding(config.vocab_size, width, padding_idx=None if config.trains_padding else config.padding_id),
             nn.Embedding(config.first_position + config.max_positions, width) if config.rope_theta is None else None,
             nn.Embedding(config.segment_types, width) if config.segment_types else None,
-            norm=config.layer_config.layer_norm(width),
+            norm=config.layer_config.layer_norm(width) if config.normalizes_embeddings else None,
             dropout=config.dropout,
             first_position=config.first_position,
             project=nn.Linear(width, self.width) if config.always_projects or width != self.width else None,

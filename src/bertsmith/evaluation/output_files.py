@@ -113,17 +113,18 @@ def prediction_rows(
 ) -> Iterator[dict[str, Any]]:
     """One row per example of a split, in order; `with_text` adds the texts of the example.
 
-    Warns at the end if examples were truncated.
+    Labels of the examples are ignored. Warns at the end if examples were truncated.
     """
     task, truncated = evaluator.task, 0
-    check_examples(evaluator.tokenizer, task.examples(split))
-    for chunk in evaluator.predict(task.examples(split), title="predict", quiet=quiet):
+    examples = task.examples(split, with_labels=False)
+    check_examples(evaluator.tokenizer, examples)
+    for chunk in evaluator.predict(examples, title="predict", quiet=quiet):
         for example, prediction in zip(chunk.examples, chunk.predictions, strict=True):
             texts = texts_by_role(task, example) if with_text else None
             yield prediction_row(example, prediction, probabilities=task.has_probabilities, texts=texts)
         truncated += sum(chunk.truncated)
     if truncated:
-        total, length = len(task.examples(split)), evaluator.max_length
+        total, length = len(examples), evaluator.max_length
         positions = evaluator.model.encoder.max_positions
         advice = f": set max_length={min(2 * length, positions)}" if length < positions else ""
         found = f"{truncated:,} of {total:,} examples were truncated at {length} tokens{advice}"

@@ -127,10 +127,9 @@ class EmbeddingQuery(Query):
     layers: tuple[int, ...]
     combine: Combine
 
-    def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
+    def forward(self, model: Model, batch: Batch) -> Tensor:
         layers_ND = _pool(model.encoder, batch, pooling=self.pooling, layers=self.layers)
-        combined = torch.cat(layers_ND, dim=-1) if self.combine == "concat" else torch.stack(layers_ND).mean(0)
-        return list(combined.cpu().numpy())
+        return torch.cat(layers_ND, dim=-1) if self.combine == "concat" else torch.stack(layers_ND).mean(0)
 
 
 @dataclass(frozen=True)
@@ -140,10 +139,12 @@ class TokenEmbeddingQuery(Query):
     name = "token embeddings"
     layer: int
 
-    def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
+    def forward(self, model: Model, batch: Batch) -> Tensor:
         (layer_TD,) = _layer_outputs(model.encoder, batch, (self.layer,))
-        values: NDArray[np.float32] = layer_TD.float().cpu().numpy()
-        texts = np.split(values, np.cumsum([one.tokens for one in inputs])[:-1])
+        return layer_TD
+
+    def split(self, values: NDArray[np.float32], inputs: Sequence[ModelInput]) -> list[Any]:
+        texts = np.split(values, np.cumsum([one.tokens for one in inputs]))[:-1]
         return [text.copy() for text in texts]  # a view would keep the whole batch in memory
 
 
@@ -154,21 +155,22 @@ class AttentionQuery(Query):
     name = "attention"
     one_per_batch = True  # the result grows with the square of the length
 
-    def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
+    def forward(self, model: Model, batch: Batch) -> Tensor:
         encoding = model.encoder(batch, pool=False, return_attentions=True)
-        return [torch.cat(encoding.attentions).float().cpu().numpy()]
+        return torch.stack(encoding.attentions, dim=1)  # [1, layers, heads, L, L]
 
 
 def _pool(encoder: Encoder, batch: Batch, *, pooling: Pooling, layers: Sequence[int]) -> list[Tensor]:
     """One vector for each text of a batch without padding [N, D] float32, for each layer."""
     if pooling == "pooled":
         return [encoder(batch, indices={}).pooled.float()]  # the last layer runs on the first tokens only
+    firsts_N = batch.cls_positions.clamp(min=0)  # any token will do where there is no text
     if pooling == "first" and _is_last_layer(encoder, layers):
-        encoding: Encoding = encoder(batch, indices={"first": batch.cls_positions}, pool=False)
+        encoding: Encoding = encoder(batch, indices={"first": firsts_N}, pool=False)
         return [encoding.at("first").float()]
     outputs = _layer_outputs(encoder, batch, layers)
     if pooling == "first":
-        return [layer_TD[batch.cls_positions].float() for layer_TD in outputs]
+        return [layer_TD[firsts_N].float() for layer_TD in outputs]
     return [_over_tokens(layer_TD.float(), batch, pooling) for layer_TD in outputs]
 
 
@@ -185,15 +187,11 @@ def _layer_outputs(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> lis
 
 
 def _over_tokens(layer_TD: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
-    """The mean, maximum, or sum / sqrt(L) of the tokens of each text [N, D], for all texts of equal length at once."""
-    runs = (tuple(batch.input_ids.shape),) if batch.dense else batch.equal_length_runs
-    assert runs, "the batch has no padding"
-    parts = torch.split(layer_TD, [texts * length for texts, length in runs])
-    grouped = [part.view(texts, length, -1) for part, (texts, length) in zip(parts, runs, strict=True)]
-    if pooling == "max":
-        return torch.cat([part_NLD.amax(1) for part_NLD in grouped])
-    scales = [part_NLD.shape[1] ** 0.5 if pooling == "mean_sqrt_len" else 1 for part_NLD in grouped]
-    return torch.cat([part_NLD.mean(1) * scale for part_NLD, scale in zip(grouped, scales, strict=True)])
+    """The mean, maximum, or sum / sqrt(L) of the tokens of each text [N, D]."""
+    lengths_N1 = batch.cu_seqlens.diff()[: len(batch.cls_positions), None]
+    reduce = "max" if pooling == "max" else "sum"
+    reduced_ND = torch.segment_reduce(layer_TD, reduce, offsets=batch.cu_seqlens.long(), unsafe=True)[: len(lengths_N1)]
+    return reduced_ND if pooling == "max" else reduced_ND / lengths_N1 ** (0.5 if pooling == "mean_sqrt_len" else 1)
 
 
 def check_embedding_options(

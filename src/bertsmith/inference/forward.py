@@ -13,9 +13,11 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bertsmith.data.collate import collate_unpadded
 from bertsmith.errors import BertsmithError
+from bertsmith.inference.cuda_graphs import CudaGraphs
 from bertsmith.inference.deadline import current_deadline
 from bertsmith.model_io.model import Model
 from bertsmith.objectives.objective import Pipeline, objective_class, objectives_with
@@ -52,9 +54,13 @@ class Query:
     one_per_batch: ClassVar[bool] = False  # results are so large that every input needs its own forward pass
     objective: str = field(default="", kw_only=True)  # that reads `ModelInput.indices`; "": a query on the encoder
 
-    def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
-        """One result for each input of a batch."""
+    def forward(self, model: Model, batch: Batch) -> Tensor:
+        """The values of a batch, on its device; texts and tokens that fill it up come last."""
         raise NotImplementedError
+
+    def split(self, values: NDArray[np.float32], inputs: Sequence[ModelInput]) -> list[Any]:
+        """The result of each input, from the values of its batch."""
+        return list(values[: len(inputs)])
 
 
 class Backend(Protocol):
@@ -79,6 +85,7 @@ class LocalBackend:
         self.device = device
         self.autocast = autocast  # to bfloat16
         self.batch_tokens = batch_tokens or BATCH_TOKENS.get(device, DEFAULT_BATCH_TOKENS)
+        self.graphs = CudaGraphs(model) if device == "cuda" and autocast and model.encoder.compiles else None
 
     def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
         results: list[Any] = [None] * len(inputs)
@@ -102,10 +109,14 @@ class LocalBackend:
 
     def _forward(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
         rows = [row for one in inputs for row in one.rows]
-        indices = {query.objective: [one.indices for one in inputs]} if inputs[0].indices is not None else None
-        batch = collate_unpadded(rows, padding_id=self.padding_id, indices=indices).to(self.device)
-        with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
-            return query.forward(self.model, batch, inputs)
+        indices = [one.indices for one in inputs] if inputs[0].indices is not None else None
+        options: dict[str, Any] = {"padding_id": self.padding_id, "indices": indices and {query.objective: indices}}
+        values = self.graphs.run(query, rows, **options) if self.graphs and not query.one_per_batch else None
+        if values is None:
+            with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
+                batch = collate_unpadded(rows, **options).to(self.device)
+                values = query.forward(self.model, batch).float().cpu().numpy()
+        return query.split(values, inputs)
 
 
 class ClosedBackend:
@@ -122,9 +133,11 @@ class LogitsQuery(Query):
     name = "logits"
     objective: str
 
-    def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
-        logits: NDArray[np.float32] = model.predict(batch, self.objective).float().cpu().numpy()
-        return list(objective_class(self.objective).split_logits(logits, inputs))
+    def forward(self, model: Model, batch: Batch) -> Tensor:
+        return model.predict(batch, self.objective)
+
+    def split(self, values: NDArray[np.float32], inputs: Sequence[ModelInput]) -> list[Any]:
+        return list(objective_class(self.objective).split_logits(values, inputs))
 
 
 class TextModel:
@@ -149,26 +162,51 @@ class TextModel:
 
     def encode_each(self, texts: Sequence[str]) -> Iterator[Encoded]:
         """The texts encoded, a few at a time; stops with an error at the deadline."""
-        own, start, characters = current_deadline(), 0, 0
-        for stop, text in enumerate(texts, 1):
-            characters += len(text)
-            if characters >= ENCODED_CHARACTERS or stop == len(texts):
-                own.check()
-                yield from self.tokenizer.encode_batch(texts[start:stop])
-                start, characters = stop, 0
+        for some in _groups(texts):
+            current_deadline().check()
+            yield from self.tokenizer.encode_batch(some)
+
+    def frame_ids(self, texts: Sequence[str], *, max_length: int) -> list[Row]:
+        """One row for each text, truncated, with its ids only: offsets are 0. Stops with an error at the deadline."""
+        rows: list[Row] = []
+        for some in _groups(texts):
+            current_deadline().check()
+            ids, counts = self.tokenizer.encode_ids(some)
+            self._check_ids(ids, some)
+            for part in np.split(ids.astype(np.int32), np.cumsum(counts)[:-1]):
+                rows.append(self.tokenizer.frame(ids_only(part), max_length=max_length))
+        return rows
 
     def check_words(self, *texts: str) -> None:
         """Warns of unknown words, once per predictor; of many texts the first ones are checked."""
-        unknown = self.tokenizer.token_to_id(self.tokenizer.special_tokens.unknown or "")
-        if self.unknown_words_reported or unknown is None:
-            return
-        sample = [text[:MOST_CHARACTERS] for text in texts[:CHECKED_TEXTS]]
-        if unknown in self.tokenizer.encode_ids(sample)[0]:  # fast, and almost always not
+        if not self.unknown_words_reported and self.tokenizer.unknown_id >= 0:
+            sample = [text[:MOST_CHARACTERS] for text in texts[:CHECKED_TEXTS]]
+            self._check_ids(self.tokenizer.encode_ids(sample)[0], sample)
+
+    def _check_ids(self, ids: NDArray[Any], texts: Sequence[str]) -> None:
+        unknown = self.tokenizer.unknown_id
+        if not self.unknown_words_reported and unknown >= 0 and (ids == unknown).any():  # almost always not
+            sample = [text[:MOST_CHARACTERS] for text in texts[:CHECKED_TEXTS]]
             self.unknown_words_reported = check_unknown_words(self.tokenizer, sample) > LIMIT
 
     def logits(self, features: Sequence[Features], objective: str) -> list[NDArray[np.float32]]:
         """The logits of one head for each of the features."""
         return self.backend.run(LogitsQuery(objective), [ModelInput(one.rows, one.indices) for one in features])
+
+
+def ids_only(ids: NDArray[np.int32]) -> Encoded:
+    """A text of which only the ids are known: its offsets are 0, and each token is a word."""
+    return Encoded(ids, np.zeros((len(ids), 2), np.int32), np.arange(len(ids), dtype=np.int32))
+
+
+def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """A few texts at a time."""
+    start, characters = 0, 0
+    for stop, text in enumerate(texts, 1):
+        characters += len(text)
+        if characters >= ENCODED_CHARACTERS or stop == len(texts):
+            yield texts[start:stop]
+            start, characters = stop, 0
 
 
 def require_head(model: Model, *names: str) -> str:

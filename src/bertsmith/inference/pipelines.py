@@ -22,7 +22,7 @@ from bertsmith.inference.predictions import Answer, Choice, Label, Predictions
 from bertsmith.objectives.objective import Pipeline
 from bertsmith.tasks.multi_label import MultiLabelTask
 from bertsmith.tasks.qa_windows import QAConfig
-from bertsmith.tasks.question_answering import QuestionAnsweringTask
+from bertsmith.tasks.question_answering import QuestionAnsweringTask, ScoringRules
 from bertsmith.tasks.tagged_text import token_windows
 from bertsmith.tasks.task import Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tasks.text_tasks import (
@@ -141,10 +141,11 @@ class TextPipelines(TextModel):
     def answer(self, question: str, context: str, *, top_k: int = 1, no_answer: float | None = None) -> Any:
         """The span of the context that answers, `{"answer", "score", "start", "end"}`; a list if `top_k` is over 1.
 
-        The score is the probability among the best spans. Contexts of any length are read in windows; `truncated`
-        marks a question that was too long. With `no_answer`, the answer is "" if the no-answer score exceeds the best
-        span's by more than this threshold. By default a model trained with unanswerable questions uses its best
-        threshold on the dev set; other models always answer.
+        Answers are extended to full words; in Korean they may end before a particle. The score is the probability among
+        the best spans. Contexts of any length are read in windows; `truncated` marks a question that was too long. With
+        `no_answer`, the answer is "" if the no-answer score exceeds the best span's by more than this threshold. By
+        default a model trained with unanswerable questions uses its best threshold on the dev set; other models always
+        answer.
         """
         name = require_pipeline(self.model, "question-answering")
         check_top_k(top_k)
@@ -159,7 +160,8 @@ class TextPipelines(TextModel):
             n_best=max(defaults.n_best, top_k),
             no_answer=0.0 if no_answer is None else no_answer,
         )
-        task = QuestionAnsweringTask("answer", config=settings, rules="1.1" if no_answer is None else "2.0")
+        rules: ScoringRules = "1.1" if no_answer is None else "2.0"
+        task = QuestionAnsweringTask("answer", config=settings, rules=rules, whole_words=True)
         task.objective = name
         example = Example(id="0", texts=(question, context))
         (prediction,), truncated = self._predict_examples(task, [example], length=length)

@@ -28,7 +28,7 @@ from bertsmith.inference.encoder_outputs import (
     normalized,
 )
 from bertsmith.inference.fill_mask import FillMaskPipeline
-from bertsmith.inference.forward import CHECKED_TEXTS, Backend, ClosedBackend, LocalBackend, ModelInput
+from bertsmith.inference.forward import Backend, ClosedBackend, LocalBackend, ModelInput, ids_only
 from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines, as_list, string_list
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.inference.predictions import Predictions, Ranked
@@ -367,17 +367,16 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline):
         return tuple(map(self.tokenizer.id_to_token, ids.tolist()))
 
     def _rows(self, inputs: Sequence[Any], max_length: int) -> list[Row]:
-        as_ids = bool(inputs) and not isinstance(inputs[0], str)
-        self.check_words(*([] if as_ids else inputs[:CHECKED_TEXTS]))
-        encoded = map(self._encoded_ids, inputs) if as_ids else self.encode_each(inputs)
-        return [self.tokenizer.frame(one, max_length=max_length) for one in encoded]
+        if not inputs or isinstance(inputs[0], str):
+            return self.frame_ids(inputs, max_length=max_length)
+        return [self.tokenizer.frame(self._encoded_ids(one), max_length=max_length) for one in inputs]
 
     def _encoded_ids(self, ids: Sequence[int]) -> Encoded:
-        count, size = len(ids), self.tokenizer.vocab_size
+        size = self.tokenizer.vocab_size
         for number in ids:
             if not 0 <= number < size:
                 raise BertsmithError(f"token id {number} is outside the vocabulary of {size} tokens")
-        return Encoded(np.array(ids, np.int32), np.zeros((count, 2), np.int32), np.arange(count, dtype=np.int32))
+        return ids_only(np.array(ids, np.int32))
 
 
 def _texts_or_ids(texts: Any) -> list[Any]:

@@ -22,6 +22,7 @@ from bertsmith.model_io.folder_tokenizer import check_fits, vocabulary_of
 from bertsmith.model_io.huggingface.format import TransformersFormat, architectures_of, format_of_config
 from bertsmith.model_io.model import Model, build_context
 from bertsmith.model_io.native import MODEL_TYPE, NATIVE, UNKNOWN_ROWS, NativeFormat
+from bertsmith.model_io.openai_checkpoint import OpenAICheckpoint
 from bertsmith.model_io.safetensors_files import WeightFiles
 from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
 from bertsmith.model_io.untrusted_files import ConfigReader, memory_size, shown
@@ -33,7 +34,8 @@ from bertsmith.types import Vocabulary
 MAX_LISTED = 4  # names in an error
 ROUNDING = {"F16": 1e-3, "BF16": 8e-3}  # of constants in [-1, 1]; float32 angles of 1,500 positions differ by 1e-4
 HEADS, POOLER = "objectives.", "encoder.pooler."  # prefixes of our weight names
-Weights = WeightFiles | TensorFlowCheckpoint
+TABLE = "encoder.embeddings.tokens.weight"
+Weights = WeightFiles | TensorFlowCheckpoint | OpenAICheckpoint
 FolderFormat = NativeFormat | TransformersFormat
 
 
@@ -101,6 +103,8 @@ class Loader:
         new = dict(self._named(head, new=True) for head in wanted)
         self._drop_copies(kept | new)
         vocabulary = self._vocabulary(tokenizer)
+        if vocabulary.size > self.vocab_size():
+            config = replace(config, vocab_size=vocabulary.size)
         self.notes += tokenizer.notes
         for note in tokenizer.notes:
             warnings.warn(f"{self.folder}: {note}", FolderWarning, stacklevel=2)
@@ -166,6 +170,11 @@ class Loader:
     def _vocabulary(self, tokenizer: Tokenizer) -> Vocabulary:
         """The tokenizer's vocabulary, which must fit the token table."""
         vocabulary, rows = vocabulary_of(tokenizer), self.vocab_size()
+        missing = range(rows, vocabulary.size)
+        if missing and self.format.adds_special_tokens and {*missing} <= {*vocabulary.special_ids}:
+            tokens = ", ".join(tokenizer.id_to_token(number) for number in missing)
+            self.notes.append(f"newly initialised: the embeddings of {tokens}, which the token table lacks")
+            return vocabulary
         check_fits(vocabulary.size, rows, self.folder)
         if vocabulary.size < rows < UNKNOWN_ROWS:
             self.notes.append(f"the token table has {rows - vocabulary.size:,} rows more than the tokenizer has tokens")
@@ -185,7 +194,10 @@ class Loader:
 
     def _load(self, model: Model, *, new: tuple[str, ...], strict: bool, dtype: torch.dtype) -> None:
         wanted = {ours: value for ours, value in model.state_dict().items() if not ours.startswith(new)}
-        heads = list(model.objectives)
+        heads, rows = list(model.objectives), self.vocab_size()
+        new_rows = len(wanted[TABLE]) - rows if TABLE in wanted else 0
+        if new_rows > 0:
+            wanted[TABLE] = wanted[TABLE][:rows]
         stored = {ours: self.format.file_names(ours, heads=heads) for ours in wanted}
         used = [name for names in stored.values() for name in names]
         missing = sorted(set(used) - set(self.names)) or [ours for ours, names in stored.items() if not names]
@@ -203,6 +215,12 @@ class Loader:
         # only now: nothing is allocated before everything has been checked
         config = model.encoder.config
         state = {ours: self._read(value.shape, stored[ours], dtype, config) for ours, value in wanted.items()}
+        if new_rows > 0:
+            rows_VE = torch.empty(new_rows, wanted[TABLE].shape[1])
+            rows_VE.normal_(
+                std=model.encoder.layer_config.initializer_range, generator=torch.Generator().manual_seed(0)
+            )
+            state[TABLE] = torch.cat((state[TABLE], rows_VE.to(dtype)))
         model.load_state_dict(state, assign=True, strict=False)
         if POOLER in new:  # the folder does not have one
             pooler = model.encoder.get_submodule("pooler").to_empty(device="cpu")
@@ -226,15 +244,15 @@ class Loader:
 
     def _is_closed(self) -> bool:
         """Whether unknown weights may be the encoder's: in a native folder, or without prefix in a class not known."""
-        (table,) = self.format.file_names("encoder.embeddings.tokens.weight")
+        (table,) = self.format.file_names(TABLE)
         return self.format is NATIVE or (
             self.names.get(table) != table and not set(self.architectures) & set(self.format.architectures)
         )
 
     def _check_shapes(self, target: Tensor, names: tuple[str, ...]) -> None:
-        shape = (target.shape[0] // len(names), *target.shape[1:]) if target.ndim else ()
+        part = (target.shape[0] // len(names), *target.shape[1:]) if target.ndim else ()
         for name in names:
-            stored = self.weights.entries[self.names[name]].shape
+            stored, shape = self.weights.entries[self.names[name]].shape, self.format.file_shape(name, part)
             if stored != shape:
                 path = self.weights.path(self.names[name])
                 raise DataError(f"{path}: {name} has the shape {list(stored)}, the config means {list(shape)}")
@@ -243,8 +261,9 @@ class Loader:
         """One weight of ours, each stacked part read into its slice."""
         target = torch.empty(shape, dtype=dtype)
         for part, name in zip(target.chunk(len(names)) if target.ndim else (target,), names, strict=True):
-            self.weights.fill(self.names[name], part)
-            part.copy_(self.format.from_file(name, part, config))
+            stored = part.view(self.format.file_shape(name, tuple(part.shape)))
+            self.weights.fill(self.names[name], stored)
+            part.copy_(self.format.from_file(name, stored, config))
         return target
 
 

@@ -171,6 +171,14 @@ def read_encoder(source: str | Path) -> Any:
         return loader.format.read_encoder(loader.reader, loader.shapes())
 
 
+def read_heads(source: str | Path) -> list[str]:
+    """The heads that a folder has, by the headers of its weights."""
+    folder = encoder_folder(find_model_folder(source))
+    with WeightFiles.of(folder) as weights:
+        loader = Loader(weights, ConfigReader.open(folder, CONFIG))
+        return loader.format.heads(loader.reader, loader.architectures, loader.shapes())[0]
+
+
 def verify_folder(folder: str | Path) -> tuple[str, ...] | None:
     """Compares every file with checksums.json: a changed file is a DataError; None where there are no checksums."""
     if not Path(folder).is_dir():
@@ -185,14 +193,16 @@ def _expect_model_folder(folder: Path, given: Path) -> None:
         hint = f"; a replacement was interrupted: its previous contents are in {before}" if before.is_dir() else ""
         if folder.is_file() and exists(folder.parent, CONFIG):
             raise DataError(f"{folder} is a file of a model: pass its folder, {folder.parent}")
-        found = "is not a folder" if folder.exists() else "does not exist"
-        near = hint or did_you_mean(folder.name, os.listdir(folder.parent) if folder.parent.is_dir() else [])
+        found = "is not a folder" if os.path.exists(folder) else "does not exist"
+        beside = [] if os.path.exists(folder) else [path.name for path in folder.parent.glob("*/")]
+        near = hint or did_you_mean(folder.name, beside, f"{folder.parent}/" if folder.parent.name else "")
         raise DataError(f"{folder} {found}: a model is a local folder with {CONFIG} and {WEIGHTS}{near}")
     if exists(folder, CONFIG) and (exists(folder, WEIGHTS) or exists(folder, INDEX)):
         return
     for name in sorted(os.listdir(folder)):
-        if name.endswith(".index") or name.startswith("pytorch_model"):
+        if name.endswith(".index") or name.startswith(("pytorch_model", "params_0.npy")):
             kind = "a TensorFlow checkpoint is" if name.endswith(".index") else "pickled weights are"
+            kind = "OpenAI's files are" if name.startswith("params_") else kind
             raise DataError(
                 f"{folder / name}: {kind} not opened directly: convert with bertsmith import {given} -o OUTPUT"
             )

@@ -30,6 +30,7 @@ class NativeFormat:
     prefix, pooler_prefix = "encoder.", "encoder.pooler."
     copies: tuple[tuple[str, str], ...] = ()
     architectures: Collection[str] = (ARCHITECTURE,)
+    adds_special_tokens = False
 
     def head_prefixes(self, heads: Iterable[str] | None = None) -> tuple[str, ...]:
         """The prefixes of the weights of these objectives, or of all."""
@@ -78,6 +79,10 @@ class NativeFormat:
     def from_file(self, name: str, value: Tensor, config: Any) -> Tensor:
         """The weight as it is."""
         return value
+
+    def file_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape as it is."""
+        return shape
 
     def config_values(self, model: Model, dtype: str) -> dict[str, Any]:
         """The settings of encoder and objectives for config.json."""

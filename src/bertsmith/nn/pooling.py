@@ -16,7 +16,7 @@ from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.types import Batch, Encoding
 
 LayerChoice = Literal["top", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "mix"]
-Pooling = Literal["pooler", "cls", "last", "mean", "concat"]
+Pooling = Literal["auto", "pooler", "cls", "last", "mean", "concat"]
 Recurrent = Literal["none", "bilstm"]
 # The rows of P-BERT Table 7, and ELMo's mix: which layers are read, embeddings first.
 SLICES: dict[LayerChoice, slice] = {

@@ -19,7 +19,7 @@ from bertsmith.nn.layer_config import LayerConfig
 
 
 class Embeddings(nn.Module):
-    """The sum of token, position and segment embeddings, normalised (P-BERT §3, figure 2); the last two are optional.
+    """The sum of token, position and segment embeddings, normalised (P-BERT §3, figure 2); all but tokens are optional.
 
     `project`: from the embeddings' width to the model's where they differ (P-ALBERT §3.1); the encoder calls it.
     """
@@ -30,7 +30,7 @@ class Embeddings(nn.Module):
         positions: nn.Embedding | None,
         segments: nn.Embedding | None,
         *,
-        norm: nn.LayerNorm,
+        norm: nn.LayerNorm | None,
         dropout: float,
         first_position: int = 0,
         project: nn.Linear | None = None,
@@ -39,7 +39,7 @@ class Embeddings(nn.Module):
         self.tokens = tokens
         self.positions = positions
         self.segments = segments
-        self.norm = norm
+        self.norm: nn.Module = norm or nn.Identity()
         self.dropout = Dropout(dropout)
         self.first_position = first_position
         self.project: nn.Module = project or nn.Identity()

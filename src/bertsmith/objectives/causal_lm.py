@@ -26,6 +26,7 @@ class CausalLM(LanguageModelHead):
     """Each token predicts the next one of the same text, special tokens included."""
 
     causal = True
+    reads_all_tokens = True
 
     def corrupt(self, batch: Batch) -> Batch:
         """Labels are the ids shifted by one; the ids stay, since the encoder attends to earlier tokens only."""
@@ -33,7 +34,4 @@ class CausalLM(LanguageModelHead):
         same_text_T = (document_T == document_T.roll(-1)) & (document_T != 0)
         row_end_T = torch.arange(1, len(ids_T) + 1, device=ids_T.device) % batch.input_ids.shape[1] == 0
         labels_T: Tensor = torch.where(same_text_T & ~row_end_T, ids_T.roll(-1), IGNORE_INDEX)
-        index_T = torch.arange(len(ids_T), device=ids_T.device)
-        return batch.replace(
-            labels={**batch.labels, self.name: labels_T}, indices={**batch.indices, self.name: index_T}
-        )
+        return batch.replace(labels={**batch.labels, self.name: labels_T})

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +86,7 @@ class TextConfig(RecurrentConfig):
     """Settings of heads that read one vector per text."""
 
     dropout: float = 0.1  # on the vector of each text
-    pooling: Pooling = "pooler"  # how a text becomes one vector
+    pooling: Pooling = "auto"  # how a text becomes one vector; auto: last for causal encoders, else pooler or cls
     layers: LayerChoice = "top"  # which layers of the encoder are read
     weight: float = 1.0  # of its mean loss in the total
 
@@ -102,6 +102,13 @@ class TextConfig(RecurrentConfig):
             raise ConfigError(
                 f"pooling=pooler reads the encoder: with recurrent={self.recurrent}, use pooling=cls, last or mean"
             )
+
+    def with_pooling(self, *, causal: bool) -> Self:
+        """With the pooling that auto means; the first token of a causal encoder attends to itself alone."""
+        if self.pooling != "auto":
+            return self
+        pooled = self.layers == "top" and self.recurrent == "none"
+        return replace(self, pooling="last" if causal else "pooler" if pooled else "cls")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,19 +129,21 @@ class TextHead(Objective):
 
     def __init__(self, config: TextConfig, context: BuildContext, *, outputs: int) -> None:
         super().__init__(weight=config.weight)
-        self.config = config
+        self.config = config = config.with_pooling(causal=context.causal)
         layers = LayerMix(config.layers, width=context.width, layer_count=context.layers)
         self.pooling = TextPooler(config.pooling, layers, config.build_recurrent(layers.width))
         self.reads_pooled = self.pooling.reads_pooled
         self.reads_all_tokens, self.reads_all_layers = self.pooling.reads_all_tokens, self.pooling.reads_all_layers
         self.dropout = nn.Dropout(config.dropout)
-        self.head = nn.Linear(self.pooling.width, outputs)
+        # transformers' heads for multiple choice always have a bias
+        bias = context.layer_config.classifier_bias or self.several_rows
+        self.head = nn.Linear(self.pooling.width, outputs, bias=bias)
         context.layer_config.init_weights(self)
 
-    @property
-    def has_transformers_head(self) -> bool:
-        """transformers reads the pooler's output."""
-        return self.config.pooling == "pooler"
+    def has_transformers_head(self, pooling: str) -> bool:
+        """transformers reads the top layer."""
+        config = self.config
+        return config.pooling == pooling and config.layers == "top" and config.recurrent == "none"
 
     def indices(self, batch: Batch) -> Tensor:
         """One token for each text [N]."""

@@ -8,23 +8,35 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bertsmith.nn.activations import get_activation
 from bertsmith.nn.transformer import trains_in_half_precision
-from bertsmith.objectives.objective import BuildContext, Objective
-from bertsmith.types import Batch, Encoding, Loss
+from bertsmith.objectives.objective import BuildContext, Objective, at_least_float32
+from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
+
+MOST_LOGITS = 1 << 28  # in float32 at once: 1 GiB
 
 
 class LanguageModelHead(Objective):
-    """Linear layer, activation, layer norm, then the transposed token table and a bias (bert: run_pretraining.py)."""
+    """Linear layer, activation, layer norm, then the transposed token table and a bias (bert: run_pretraining.py).
+
+    With lm_head_transform=false of the encoder's `LayerConfig`, the transposed token table alone (P-GPT1 eq. 2).
+    """
+
+    bias: nn.Parameter | None
 
     def __init__(self, context: BuildContext, *, weight: float) -> None:
         super().__init__(weight=weight)
         layers, output_width = context.layer_config, context.embedding_width or context.width
-        self.transform = nn.Linear(context.width, output_width, bias=layers.biases)
+        self.transform = (
+            nn.Linear(context.width, output_width, bias=layers.biases) if layers.lm_head_transform else None
+        )
         self.activation = get_activation(layers.lm_head_activation or layers.activation)
-        self.norm = layers.layer_norm(output_width)
-        self.bias = nn.Parameter(torch.zeros(context.vocab_size))
+        self.norm = layers.layer_norm(output_width) if layers.lm_head_transform else None
+        self.register_parameter(
+            "bias", nn.Parameter(torch.zeros(context.vocab_size)) if layers.lm_head_transform else None
+        )
         self.tied, self.classes = context.embedding_width is not None, context.vocab_size
         self.output = None if self.tied else nn.Embedding(context.vocab_size, output_width)
         layers.init_weights(self)
@@ -36,15 +48,26 @@ class LanguageModelHead(Objective):
         return (self.name,)
 
     def loss(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Loss:
-        """See `Objective.loss`; compiled for CUDA, one kernel turns the logits into their gradient."""
-        if not (self.fusable and trains_in_half_precision(encoding.last_hidden) and torch.compiler.is_compiling()):
-            return super().loss(encoding, batch, table)
-        from bertsmith.nn.kernels.cross_entropy import linear_cross_entropy  # imports triton
+        """See `Objective.loss`; compiled for CUDA, one kernel turns the logits into their gradient.
 
-        table_VE = self._output_table(table)
-        return self.make_loss(
-            batch, *linear_cross_entropy(self._transformed(encoding), table_VE, self.bias, self.labels(batch))
-        )
+        Elsewhere, rows with more than `MOST_LOGITS` logits are computed part by part, and again in the backward.
+        """
+        table_VE, labels_R = self._output_table(table), self.labels(batch)
+        rows = max(1, MOST_LOGITS // len(table_VE))
+        fused = trains_in_half_precision(encoding.last_hidden) and torch.compiler.is_compiling()
+        if not self.fusable or not (fused or len(labels_R) > rows):
+            return super().loss(encoding, batch, table)
+        x_RE = self._transformed(encoding)
+        if fused:
+            from bertsmith.nn.kernels.cross_entropy import linear_cross_entropy  # imports triton
+
+            return self.make_loss(batch, *linear_cross_entropy(x_RE, table_VE, self.bias, labels_R))
+        parts = [
+            checkpoint(_cross_entropy, part_RE, table_VE, self.bias, part_R, use_reentrant=False)
+            for part_RE, part_R in zip(torch.split(x_RE, rows), torch.split(labels_R, rows), strict=True)
+        ]
+        losses, correct = zip(*parts, strict=True)
+        return self.make_loss(batch, torch.stack(losses).sum(), torch.cat(correct))
 
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Tensor:
         """The logits over the vocabulary at each selected token [R, V]."""
@@ -57,5 +80,15 @@ class LanguageModelHead(Objective):
         return table
 
     def _transformed(self, encoding: Encoding) -> Tensor:
-        x_RE: Tensor = self.norm(self.activation(self.transform(encoding.at(self.name))))
+        x_RD = encoding.at(self.name) if self.name in encoding.selections else encoding.last_hidden
+        if self.transform is None or self.norm is None:
+            return x_RD
+        x_RE: Tensor = self.norm(self.activation(self.transform(x_RD)))
         return x_RE
+
+
+def _cross_entropy(x_RE: Tensor, table_VE: Tensor, bias_V: Tensor | None, labels_R: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of the losses [] of rows with a label, and which predictions are correct [R] bool."""
+    logits_RV = at_least_float32(F.linear(x_RE, table_VE, bias_V))
+    loss = F.cross_entropy(logits_RV, labels_R, ignore_index=IGNORE_INDEX, reduction="sum")
+    return loss, logits_RV.argmax(-1) == labels_R

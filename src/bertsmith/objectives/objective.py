@@ -74,6 +74,9 @@ class Objective(nn.Module):
     reads_all_tokens: bool = False  # the last layer at every token
     reads_all_layers: bool = False  # every layer at every token
     per_text: bool = False  # one prediction per text, not per token
+    reads_copy: bool = (
+        False  # a corrupted copy of the batch, in a forward of its own: other objectives read the original
+    )
     tied: bool = False  # its logits are products with the encoder's token table
     classes: int = 0  # of a softmax whose untrained loss is log(classes); 0: there is none
     class_weights: Tensor | None  # [K] of the losses of each class; None: all 1
@@ -194,9 +197,11 @@ class Objective(nn.Module):
         """The logits of each example, in the shape that `Task.decode` takes."""
         return list(logits[: len(features)])
 
-    @property
-    def has_transformers_head(self) -> bool:
-        """Whether the head computes what transformers' head of the same weights computes."""
+    def has_transformers_head(self, pooling: str) -> bool:
+        """Whether the head computes what transformers' head of the same weights computes.
+
+        `pooling`: how heads for texts read them in the model's family.
+        """
         return True
 
     def graph_outputs(self, logits: Tensor, shape: Sequence[int]) -> list[Tensor]:
@@ -219,6 +224,7 @@ class BuildContext:
     embedding_width: int | None = None  # of the encoder's token table; None: the encoder has none
     vocabulary: Vocabulary | None = None  # needed to corrupt batches, not to compute losses or predictions
     layer_config: LayerConfig = field(default_factory=LayerConfig)
+    causal: bool = False  # tokens attend to earlier tokens only
     seed: int = 0  # of the corruption
 
 

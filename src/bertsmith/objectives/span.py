@@ -59,8 +59,7 @@ class Span(Objective):
         self.head = nn.Linear(width, 2)  # differs from the paper: with a bias, as in its code
         context.layer_config.init_weights(self)
 
-    @property
-    def has_transformers_head(self) -> bool:
+    def has_transformers_head(self, pooling: str) -> bool:
         """transformers reads the last layer."""
         return self.recurrent is None
 

@@ -56,8 +56,7 @@ class Tag(Objective):
         self.class_weights = weight_tensor(config.class_weights)
         context.layer_config.init_weights(self)
 
-    @property
-    def has_transformers_head(self) -> bool:
+    def has_transformers_head(self, pooling: str) -> bool:
         """transformers reads the last layer."""
         return self.config.layers == "top" and self.recurrent is None
 

@@ -25,6 +25,7 @@ STEP_PREFIX = b'{"kind": "step"'
 STRING_VALUE = b': "'
 CHUNK = 1 << 24  # bytes per read
 MIN_COLUMNAR_LINES = 64  # below this pyarrow is not worth its start-up
+STEP_KINDS, MAX_STEP = ("step", "evaluation", "checkpoint", "start"), 1 << 53  # larger integers are not exact
 NOT_COLUMNS = ("kind", "line")
 NOT_CURVES = ("line", "kind", "time", "step", "skipped")
 
@@ -56,12 +57,14 @@ class Curve:
 class EventReader:
     """Reads an event log incrementally: every call of `read` continues where the previous one ended.
 
-    An unterminated last line is left for the next call: its writer has not finished it, or was killed.
+    An unterminated last line is left for the next call: its writer has not finished it, or was killed. Damaged lines
+    are skipped.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.other_events: list[Event] = []  # every event except steps, with its line number under "line"
+        self.skipped: list[str] = []  # one message for each damaged line
         self._blocks: list[dict[str, Column]] = []
         self._offset = self._lines = 0
 
@@ -115,23 +118,30 @@ class EventReader:
             self._blocks.append(block | {"line": np.array(numeric, dtype=np.float64) + first})
         steps: list[Event] = []
         for index in rest:
-            event = self._parse_event(lines[index], index + first) | {"line": index + first}
+            try:
+                event = parse_event(lines[index]) | {"line": index + first}
+            except ValueError as error:
+                self.skipped.append(f"{self.path.name}:{index + first} is not an event and was skipped: {error}")
+                continue
             (steps if event["kind"] == "step" else self.other_events).append(event)
         if steps:
             names = dict.fromkeys(name for event in steps for name in event if name != "kind")
             self._blocks.append({name: np.array([as_number(event.get(name)) for event in steps]) for name in names})
         self._lines += len(lines)
 
-    def _parse_event(self, line: bytes, number: int) -> Event:
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{self.path}:{number} is not an event: {error}") from error
-        if not isinstance(event, dict) or "kind" not in event:
-            raise DataError(f'{self.path}:{number} is not an event: it has no "kind"')
-        if event["kind"] in ("step", "evaluation", "checkpoint", "start") and not isinstance(event.get("step"), int):
-            raise DataError(f'{self.path}:{number} is not an event: this {event["kind"]} has no "step"')
-        return event
+
+def parse_event(line: bytes) -> Event:
+    """The event of a line; a ValueError that says what is wrong with it."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON") from None
+    if not isinstance(event, dict) or "kind" not in event:
+        raise ValueError('it has no "kind"')
+    step = event.get("step")
+    if event["kind"] in STEP_KINDS and not (isinstance(step, int) and 0 <= step < MAX_STEP):
+        raise ValueError(f'this {event["kind"]} has no "step"')
+    return event
 
 
 def _parse_columns(lines: list[bytes]) -> dict[str, Column] | None:
@@ -154,7 +164,10 @@ def _parse_columns(lines: list[bytes]) -> dict[str, Column] | None:
 
 def as_number(value: Any) -> float:
     """A number of an event, nan for anything else. The log writes numbers that are not finite as strings."""
-    return float(value) if isinstance(value, bool | int | float) or value in ("inf", "-inf") else float("nan")
+    try:
+        return float(value) if isinstance(value, bool | int | float) or value in ("inf", "-inf") else float("nan")
+    except OverflowError:
+        return float("nan")
 
 
 class Restarts:

@@ -31,6 +31,7 @@ EVENTS, RECIPE = "events.jsonl", "recipe.json"
 CHECKPOINTS, LAST = "checkpoints", "last"
 RUNNING, FINISHED, STOPPED, UNFINISHED = "running", "finished", "stopped", "unfinished"
 LOSS = "loss"
+MAX_SKIPPED_LINES = 3  # of the log that are listed
 NOTEBOOK_POINTS = 300  # of a curve
 COST = "cost"  # the negated main score, logged for the training loop only
 LOCKS = Path("/proc/locks")  # Linux: every lock visible to this process, with device and inode
@@ -66,6 +67,7 @@ class RunHistory:
     marks: tuple[Mark, ...]
     facts: dict[str, Any]  # logged by the run: parameters, device, unigram loss, ...
     finish: dict[str, Any]  # the event that ended the run, if any
+    skipped_lines: tuple[str, ...]  # one message for each damaged line of the log
 
     @property
     def recipe_name(self) -> str:
@@ -113,7 +115,7 @@ class RunHistory:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Restarts and skipped steps as sentences."""
+        """Restarts, skipped steps and skipped lines of the log as sentences."""
         verbs = {"start": "started at", "restart": "resumed from"}
         starts = [mark for mark in self.marks if mark.kind in verbs]
         notes = [f"{verbs[mark.kind]} step {mark.step:,}" + (f": {mark.text}" if mark.text else "") for mark in starts]
@@ -121,7 +123,14 @@ class RunHistory:
             steps = ", ".join(f"{step:,}" for step in skipped[:5]) + (", …" if len(skipped) > 5 else "")
             count = f"{len(skipped):,} update{'s' if len(skipped) > 1 else ''}"
             notes.append(f"skipped {count} because a loss or gradient was not finite: step {steps}")
-        return tuple(notes)
+        return (*notes, *self.listed_skipped_lines)
+
+    @property
+    def listed_skipped_lines(self) -> tuple[str, ...]:
+        """The first `skipped_lines`, and the number of the others."""
+        more = len(self.skipped_lines) - MAX_SKIPPED_LINES
+        others = (f"{more:,} more lines of {EVENTS} were skipped",) if more > 0 else ()
+        return (*self.skipped_lines[:MAX_SKIPPED_LINES], *others)
 
     def __repr__(self) -> str:
         best = f", best {self.main_metric} {self.best[1]:.4g} at step {self.best[0]:,}" if self.best else ""
@@ -273,6 +282,7 @@ def _history(folder: Path, reader: EventReader, *, locked: bool) -> RunHistory:
         marks=_marks(starts, saved, steps, numbers),
         facts=_facts(folder, checkpoint, events),
         finish=finish,
+        skipped_lines=tuple(reader.skipped),
     )
 
 

@@ -45,6 +45,7 @@ def build(
     hosts = allowed_hosts or (AllowedHosts() if api_key is None else None)
     no_urls: dict[str, Any] = {"docs_url": None, "redoc_url": None, "openapi_url": None, "redirect_slashes": False}
     app = FastAPI(title="bertsmith", version=__version__, description=DESCRIPTION, **no_urls)
+    app.state.with_key = api_key is not None
     app.state.service = service = Service(models, limits or Limits())
     for router in ROUTERS:
         app.include_router(router)

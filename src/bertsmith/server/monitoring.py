@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import secrets
 import sys
 import time
@@ -26,6 +27,7 @@ from bertsmith.inference.engine import BatchStats
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PLACEHOLDER = re.compile(r"%[-+ #0-9.]*[a-zA-Z]")  # of an argument of a log message
 SCOPE_KEY = "bertsmith.context"
 
 
@@ -93,7 +95,7 @@ class Log:
 
 
 class LibraryLogHandler(logging.Handler):
-    """Writes warnings of libraries as events, without tracebacks and arguments."""
+    """Writes warnings of libraries as events, without tracebacks, and with no arguments but numbers."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
@@ -102,6 +104,9 @@ class LibraryLogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         kind = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
         message = " ".join(record.msg.split()) if isinstance(record.msg, str) else type(record.msg).__name__
+        if isinstance(record.args, tuple) and record.args:
+            shown = iter([str(value) if isinstance(value, int | float) else "…" for value in record.args])
+            message = PLACEHOLDER.sub(lambda _: next(shown, "…"), message)
         self.log.event("library", f"{record.name}: {message} {kind}".rstrip(), source=record.name, message=message)
 
 

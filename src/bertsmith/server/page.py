@@ -78,21 +78,26 @@ def routes(*, runs: Path | None) -> list[Route]:
 
 
 def _panel(panel: str) -> Endpoint:
-    folder = files("bertsmith.server") / "assets"
+    body = (files("bertsmith.server") / "assets" / f"{panel}.html").read_text(encoding="utf-8")
+    markup = render(panel, PANELS[panel], body).encode()
+    return lambda request: with_etag(request, markup, "text/html")
+
+
+def render(name: str, title: str, body: str) -> str:
+    """A page with the header of all panels, and the script of that name."""
     links = (
-        f'<a href="{name}"{" aria-current=page" if name == panel else ""}>{escape(title)}</a>'
-        for name, title in PANELS.items()
+        f'<a href="{panel}"{" aria-current=page" if panel == name else ""}>{escape(label)}</a>'
+        for panel, label in PANELS.items()
     )
     values = {
-        "title": PANELS[panel],
+        "title": title,
         "panels": "".join(links),
-        "panel": panel,
-        "styles": f'<link rel="stylesheet" href="assets/{PANEL_STYLES[panel]}">' if panel in PANEL_STYLES else "",
-        "body": (folder / f"{panel}.html").read_text(encoding="utf-8"),
+        "panel": name,
+        "styles": f'<link rel="stylesheet" href="assets/{PANEL_STYLES[name]}">' if name in PANEL_STYLES else "",
+        "body": body,
     }
-    template = (folder / "page.html").read_text(encoding="utf-8")
-    body = re.sub(r"<!--(\w+)-->", lambda match: values[match[1]], template).encode()
-    return lambda request: _with_etag(request, body, "text/html")
+    template = (files("bertsmith.server") / "assets" / "page.html").read_text(encoding="utf-8")
+    return re.sub(r"<!--(\w+)-->", lambda match: values[match[1]], template)
 
 
 def _assets() -> Endpoint:
@@ -106,7 +111,7 @@ def _assets() -> Endpoint:
 
     def respond(request: Request) -> Response:
         name = request.path_params["name"]
-        return _with_etag(request, *assets[name]) if name in assets else _error(404, f"asset {name!r} does not exist")
+        return with_etag(request, *assets[name]) if name in assets else _error(404, f"asset {name!r} does not exist")
 
     return respond
 
@@ -120,12 +125,12 @@ def _data(records: Records | None, read: Callable[[Records, Request], Any]) -> E
         except BertsmithError as error:
             return _error(404 if isinstance(error, RecordNotFound) else 422, records.message(error))
         body = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return _with_etag(request, body.encode("utf-8", "replace"), "application/json")
+        return with_etag(request, body.encode("utf-8", "replace"), "application/json")
 
     return respond
 
 
-def _with_etag(request: Request, body: bytes, media_type: str) -> Response:
+def with_etag(request: Request, body: bytes, media_type: str) -> Response:
     """The body, or 304 if the browser has it already."""
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = HEADERS | {"ETag": etag}

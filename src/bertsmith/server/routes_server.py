@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from html import escape
-from importlib.resources import files
 from typing import Any
 
 from fastapi import APIRouter
@@ -15,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from bertsmith import __version__
 from bertsmith.reports.html import table
+from bertsmith.server import page
 from bertsmith.server.middleware import HEALTH_PATHS
 from bertsmith.server.monitoring import METRICS_CONTENT_TYPE
 from bertsmith.server.schemas import ERROR_RESPONSES, Responses
@@ -23,16 +23,8 @@ from bertsmith.server.service import ServiceDependency
 GET_ERRORS: Responses = {status: ERROR_RESPONSES[status] for status in (400, 401, 403, 404, 405, 413)}
 NOT_READY: Responses = {503: {"description": "The server is stopping, or a model is failing."}}
 router = APIRouter(responses=GET_ERRORS, tags=["server"])
-PUBLIC = (*HEALTH_PATHS, "/docs", "/docs.css", "/openapi.json")
-DOCS_POLICY = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-DOCS_STYLE = (files("bertsmith.reports") / "assets" / "base.css").read_text(encoding="utf-8") + (
-    "main { max-width: 60rem; margin: 0 auto; padding: 1.5rem 1rem 4rem }\n"
-    "h1 { font-size: 1.6rem }\n"
-    "pre { overflow-x: auto; padding: .75rem; white-space: pre-wrap }\n"
-    "h2 code { margin-right: .75rem }\n"
-    "nav li { display: inline-block; margin-right: 1rem }\n"
-    "nav ul { padding: 0 }\n"
-)
+PUBLIC = (*HEALTH_PATHS, "/docs", "/openapi.json")
+ADDRESS = "<!--address-->"  # replaced in every response
 
 
 @router.get("/health/live", response_model=dict[str, Any], summary="Liveness")
@@ -73,15 +65,9 @@ async def metrics(service: ServiceDependency) -> Response:
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> Response:
-    """The API documentation as one HTML page without external resources."""
-    page = _documentation(request)[1]
-    return Response(page, media_type="text/html", headers={"content-security-policy": DOCS_POLICY})
-
-
-@router.get("/docs.css", include_in_schema=False)
-async def docs_style() -> Response:
-    """The style sheet of /docs."""
-    return Response(DOCS_STYLE, media_type="text/css", headers={"cache-control": "max-age=3600"})
+    """The API documentation, with examples for the address of the request."""
+    markup = _documentation(request)[1].replace(ADDRESS, escape(str(request.base_url).rstrip("/")))
+    return page.with_etag(request, markup.encode(), "text/html")
 
 
 @router.get("/openapi.json", include_in_schema=False)
@@ -90,44 +76,42 @@ async def openapi(request: Request) -> Response:
     return Response(_documentation(request)[0], media_type="application/json")
 
 
-def _documentation(request: Request) -> tuple[bytes, bytes]:
+def _documentation(request: Request) -> tuple[bytes, str]:
     """The OpenAPI schema and the HTML page, made once."""
     state = request.app.state
     if not hasattr(state, "documentation"):
         schema = request.app.openapi()
-        state.documentation = (json.dumps(schema).encode(), docs_page(schema).encode())
-    documentation: tuple[bytes, bytes] = state.documentation
+        state.documentation = (json.dumps(schema).encode(), docs_page(schema, with_key=state.with_key))
+    documentation: tuple[bytes, str] = state.documentation
     return documentation
 
 
-def docs_page(schema: dict[str, Any]) -> str:
-    """Every route with its fields, an example and its responses."""
-    title = escape(f"{schema['info']['title']} {schema['info']['version']}")
+def docs_page(schema: dict[str, Any], *, with_key: bool) -> str:
+    """Every route with its fields, an example and its responses; examples send an API key if `with_key`."""
+    info = schema["info"]
     routes = [
         (method.upper(), path, route) for path, methods in schema["paths"].items() for method, route in methods.items()
     ]
     links = "".join(f'<li><a href="#{_anchor(method, path)}">{escape(path)}</a></li>' for method, path, _ in routes)
-    sections = "".join(_section(schema, method, path, route) for method, path, route in routes)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{title}</title><link rel="stylesheet" href="/docs.css"></head><body><main><h1>{title}</h1>'
-        f"<p>{escape(schema['info'].get('description', ''))}</p>"
-        '<p>Machine-readable: <a href="/openapi.json">openapi.json</a>. Try it: <a href="/">playground</a>.</p>'
-        f"<nav><ul>{links}</ul></nav>{sections}</main></body></html>"
+    sections = "".join(_section(schema, method, path, route, with_key) for method, path, route in routes)
+    body = (
+        f"<h1>API</h1><p>{escape(info['description'])}</p>"
+        f'<p class="faint">bertsmith {escape(info["version"])} · <a href="openapi.json">openapi.json</a></p>'
+        f'<ul class="routes" aria-label="routes">{links}</ul>{sections}'
     )
+    return page.render("docs", "API", body)
 
 
 def _anchor(method: str, path: str) -> str:
     return escape(f"{method.lower()}{path.replace('/', '-')}")
 
 
-def _section(schema: dict[str, Any], method: str, path: str, route: dict[str, Any]) -> str:
+def _section(schema: dict[str, Any], method: str, path: str, route: dict[str, Any], with_key: bool) -> str:
     body = _resolve(schema, route["requestBody"]["content"]["application/json"]["schema"]) if method == "POST" else {}
     description = escape(" ".join(route.get("description", "").split()))
     parts = [
-        f'<section id="{_anchor(method, path)}">',
-        f"<h2><code>{method} {escape(path)}</code> {escape(route['summary'])}</h2>",
+        f'<section class="card route" id="{_anchor(method, path)}">',
+        f"<h2>{escape(route['summary'])}</h2><p><code>{method} {escape(path)}</code></p>",
         "<p>" + re.sub(r"`([^`]*)`", r"<code>\1</code>", description) + "</p>",
     ]
     if body:
@@ -137,16 +121,21 @@ def _section(schema: dict[str, Any], method: str, path: str, route: dict[str, An
             (name, _type(schema, field), defaults[name], field.get("description", ""))
             for name, field in body["properties"].items()
         ]
-        parts.append(table(("field", "type", "default", ""), fields))
+        parts.append(table(("field", "type", "default", "meaning"), fields, wrap=True))
         for example in body.get("examples", []):
-            quoted = "'" + json.dumps(example, ensure_ascii=False).replace("'", "'\\''") + "'"
-            parts.append(
-                f"<pre><code>curl localhost:8080{escape(path)} -H 'Content-Type: application/json' \\\n"
-                f"  -d {escape(quoted)}</code></pre>"
-            )
+            parts.append(f'<pre class="code" tabindex="0" aria-label="example">{_curl(path, example, with_key)}</pre>')
     responses = [(str(status), one.get("description", "")) for status, one in route["responses"].items()]
-    parts.append(f"<details><summary>responses</summary>{table(('status', ''), responses)}</details></section>")
+    parts.append(
+        f"<details><summary>Responses</summary>{table(('status', 'meaning'), responses, wrap=True)}</details></section>"
+    )
     return "".join(parts)
+
+
+def _curl(path: str, body: dict[str, Any], with_key: bool) -> str:
+    quoted = "'" + json.dumps(body, ensure_ascii=False).replace("'", "'\\''") + "'"
+    key = '  -H "Authorization: Bearer $BERTSMITH_KEY" \\\n' if with_key else ""
+    rest = escape(f"{path} \\\n{key}  -H 'Content-Type: application/json' \\\n  -d {quoted}")
+    return f'curl <span class="address">{ADDRESS}</span>{rest}'
 
 
 def _type(schema: dict[str, Any], field: dict[str, Any]) -> str:

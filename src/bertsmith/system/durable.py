@@ -19,7 +19,9 @@ from typing import Any
 from bertsmith.errors import BertsmithError, DataError, StorageError
 
 PARTIAL = ".partial"  # suffix of a file or folder that is being written or removed
-NOT_FOR_SPACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # errors
+NAMES = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
+NOT_FOR_SPACE = (*NAMES, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EBUSY, errno.EXDEV)  # errors
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SLICE = 1 << 24  # bytes per write call: macOS refuses more than 2 GiB, and Ctrl-C must not wait long
 
 Chunk = bytes | bytearray | memoryview
@@ -121,7 +123,7 @@ class Disk:
     def make_folder(self, path: str | Path) -> None:
         """Creates `path` and its missing parents."""
         path = Path(path)
-        if path.is_dir():
+        if os.path.isdir(path):  # Path.is_dir raises for a name that is too long
             return
         self.make_folder(path.parent)
         with _explained("making folder", path):
@@ -228,14 +230,25 @@ def _storage_error(error: OSError, doing: str, path: Path, needed: int) -> Stora
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     if error.errno in NOT_FOR_SPACE:
-        blocking = next((f"{one} is a file, " for one in (path, *path.parents) if one.is_file()), "")
-        return StorageError(f"{error.strerror}: {doing} {path}: {blocking}choose another path")
+        return StorageError(f"{error.strerror}: {doing} {path}: {_obstacle(path)}choose another path")
     try:
         status = os.statvfs(folder)
-        free = f"{status.f_bavail * status.f_frsize:,} are free in {folder}"
+        free = f"{status.f_bavail * status.f_frsize:,} bytes are free in {folder}"
     except OSError as unknown:
         free = f"the free space in {folder} is unknown ({unknown.strerror})"
-    return StorageError(f"{error.strerror or error}: {doing} {path} needs {needed:,} bytes, {free}")
+    wanted = f" needs {needed:,} bytes, {free}" if needed else f": {free}" if error.errno in FULL else ""
+    return StorageError(f"{error.strerror or error}: {doing} {path}{wanted}")
+
+
+def _obstacle(path: Path) -> str:
+    """What is in the way of `path`, if it can be told."""
+    with suppress(OSError):  # such as a name that is too long
+        if path.is_symlink():
+            return f"{path} is a symbolic link, "
+        if blocking := [one for one in (path, *path.parents) if one.is_file()]:
+            return f"{blocking[0]} is a file, "
+        return "" if path.parent.is_dir() else f"the folder {path.parent} is missing, "
+    return ""
 
 
 CHECKSUM = b',\n "seal": "%s"\n}\n'  # the last member: SHA-256 of every byte before it

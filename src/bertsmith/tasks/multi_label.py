@@ -213,8 +213,7 @@ class MultiLabelTask(ClassificationTask):
                 found = join_names(self._labels)
                 raise DataError(f"{examples[0].source.rpartition(':')[0]}: {self.name} needs two labels, found {found}")
             note_similar_labels(self._labels)
-        for example in examples:
-            check_known_labels(example, example.gold or (), self.labels)
+        check_known_labels([(one.source, label) for one in examples for label in one.gold or ()], self.labels)
 
     def gold_labels(self, examples: Sequence[Example]) -> Iterator[str]:
         return (label for example in examples for label in example.gold)

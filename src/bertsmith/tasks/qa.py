@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,7 @@ from bertsmith.tasks import dataset_files
 from bertsmith.tasks.dataset_files import ColumnHints, TableConfig, column_hints, is_missing, parse_number, parse_text
 from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.question_answering import Misplaced, QuestionAnsweringTask, ScoringRules, locate_answers
-from bertsmith.tasks.tables import Table
+from bertsmith.tasks.tables import JSON_ANY, Table, read_whole, table_format
 from bertsmith.tasks.task import Dataset, Example
 
 COLUMNS = {
@@ -48,9 +50,12 @@ class Config(QAConfig, TableConfig):
         """One example per row; a test file may have no answers."""
         given = {role: getattr(self, role) for role in COLUMNS}
         texts = [TEXTS] if split == "test" else []
-        table = self.read(path, list(COLUMNS.values()), given, texts)
         optional = ("start", "answer") if split == "test" else ("start",)
-        columns = dataset_files.choose_columns(table, given, list(COLUMNS.values()), optional=optional)
+        try:
+            table = self.read(path, list(COLUMNS.values()), given, texts)
+            columns = dataset_files.choose_columns(table, given, list(COLUMNS.values()), optional=optional)
+        except DataError as error:
+            raise _squad_error(path) or error from None
         detected.clear()
         detected |= columns
         questions, passages = (dataset_files.text_column(table, columns[role]) for role in ("question", "context"))
@@ -73,6 +78,17 @@ class Config(QAConfig, TableConfig):
                 f"{source}: no answer in {columns['answer']!r}: set task.rules=2.0 if questions may have none"
             )
         return Example(id=id, texts=(question, passage), gold=gold, source=source, spans=spans)
+
+
+def _squad_error(path: Path) -> DataError | None:
+    """The error for a file in the format of SQuAD, which is not a table; None for other files."""
+    with suppress(DataError, ValueError, RecursionError):
+        text = read_whole(path, str(path))
+        content = json.loads(text) if table_format(path) == JSON_ANY else None
+        if isinstance(content, dict) and isinstance(content.get("data"), list):
+            version = "2.0" if '"is_impossible"' in text else "1.1"
+            return DataError(f"{path} is a SQuAD file, not a table of questions: pass --task squad/{version}")
+    return None
 
 
 def _answers(cell: Any, start: Any, source: str, columns: Mapping[str, str]) -> Iterator[tuple[str, int | None]]:

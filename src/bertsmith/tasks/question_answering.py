@@ -41,9 +41,16 @@ class QuestionAnsweringTask(Task):
     main_metric = "f1"
 
     def __init__(
-        self, name: str, dataset: Dataset | None = None, *, config: QAConfig, rules: ScoringRules = "1.1"
+        self,
+        name: str,
+        dataset: Dataset | None = None,
+        *,
+        config: QAConfig,
+        rules: ScoringRules = "1.1",
+        whole_words: bool = False,  # differs from the reference, so never for scores
     ) -> None:
         super().__init__(name, dataset)
+        self.whole_words = whole_words
         self.config = config
         self.rules: ScoringRules = rules
         self.max_length = config.max_length
@@ -61,7 +68,8 @@ class QuestionAnsweringTask(Task):
     ) -> list[Prediction]:
         """Answers with their character span; `detail` has the n-best answers and, for 2.0, the null odds."""
         passages = [example.texts[1] for example in examples]
-        answers = decode_answers(passages, features, logits, self.config, allow_no_answer=self.rules == "2.0")
+        options = {"allow_no_answer": self.rules == "2.0", "whole_words": self.whole_words}
+        answers = decode_answers(passages, features, logits, self.config, **options)
         return [_prediction(one, self.config.no_answer if self.rules == "2.0" else None) for one in answers]
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:

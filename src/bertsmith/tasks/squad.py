@@ -13,7 +13,7 @@ from bertsmith.errors import DataError
 from bertsmith.tasks.dataset_files import benchmark_files
 from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.question_answering import Misplaced, QuestionAnsweringTask, ScoringRules, locate_answers, shorten
-from bertsmith.tasks.tables import join_names, read_whole
+from bertsmith.tasks.tables import JSON_LINES, PARQUET, join_names, read_whole
 from bertsmith.tasks.task import SPLITS, Dataset, Example
 from bertsmith.tokenizers.pretokenization import replace_surrogates
 
@@ -81,6 +81,8 @@ def _questions(path: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 
 
 def _json(path: Path) -> Any:
+    if path.suffix.lower() in (".csv", ".tsv", *JSON_LINES, PARQUET):
+        raise DataError(f"{path} is a table, not a SQuAD file: pass --task qa")
     text = read_whole(path, str(path))
     if not text.strip():
         raise DataError(f"{path} is empty")

@@ -145,14 +145,18 @@ class Task:
         """Whether the task has files for a split."""
         return split in self.dataset.files
 
-    def examples(self, split: str) -> list[Example]:
-        """The examples of a split in file order; a DataError with file:line for an invalid one."""
+    def examples(self, split: str, *, with_labels: bool = True) -> list[Example]:
+        """The examples of a split in file order; a DataError with file:line for an invalid one.
+
+        Without labels they are for predictions only: their labels may be unknown to the model.
+        """
         if split not in self._examples:
             files = self.dataset.files
             if split not in files:
                 given = ", ".join(f"{known} {paths[0]}" for known, paths in files.items()) or "none"
                 raise DataError(f"{self.name} has no {split} file (files: {given}): pass --{split} FILE")
             examples = [example for path in files[split] for example in self.read(path, split)]
+            examples = examples if with_labels else [replace(example, gold=None) for example in examples]
             self.check(split, examples)
             self._examples[split] = examples
         return list(self._examples[split])

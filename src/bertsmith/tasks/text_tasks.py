@@ -121,8 +121,7 @@ class ClassificationTask(TextTask, LabelTask):
             self._check_settings()
             return
         labelled = [example for example in examples if example.gold is not None]
-        for example in labelled:
-            check_known_labels(example, (example.gold,), self.labels)
+        check_known_labels([(example.source, example.gold) for example in labelled], self.labels)
 
     def target(self, example: Example) -> int | None:
         return None if example.gold is None else self.labels.index(example.gold)
@@ -296,14 +295,18 @@ def benchmark_labels(name: str, own: Sequence[str], given: Sequence[str]) -> Seq
     return given or own
 
 
-def check_known_labels(example: Example, gold: Iterable[str], known: Sequence[str]) -> None:
-    """Raises a DataError if a label of an example is not a known one."""
-    for label in gold:
-        if label not in known:
-            raise DataError(
-                f"{example.source}: label {label[:40]!r} is not one of the known labels "
-                f"({join_names(known)}){did_you_mean(label, known)}"
-            )
+def check_known_labels(labelled: Iterable[tuple[str, str]], known: Sequence[str]) -> None:
+    """Raises a DataError if a label is not a known one; `labelled`: the source of each example and a label of it."""
+    sources: dict[str, str] = {}
+    for source, label in labelled:
+        sources.setdefault(label, source)
+    if unknown := [label for label in sources if label not in known]:
+        first, *others = unknown
+        also = f"; also unknown: {join_names(others)}" if others else ""
+        raise DataError(
+            f"{sources[first]}: label {first[:40]!r} is not one of the known labels ({join_names(known)})"
+            f"{also}{did_you_mean(first, known)}"
+        )
 
 
 def separator_of(labels: Iterable[str]) -> tuple[str, str] | None:

@@ -29,6 +29,7 @@ CLASSES = {
     "albert": "AlbertTokenizer",
     "roformer": "RoFormerTokenizer",
     "modernbert": "PreTrainedTokenizer",
+    "openai-gpt": "OpenAIGPTTokenizer",
 }
 NAMED_KEYS = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
 EXTRA_KEYS = ("extra_special_tokens", "additional_special_tokens")

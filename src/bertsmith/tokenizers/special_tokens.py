@@ -93,26 +93,31 @@ def frame_texts(layout: Frame, a: Encoded, b: Encoded | None, *, max_length: int
         raise BertsmithError(f"max_length={max_length} is too short for {specials} special tokens: increase it")
     second = EMPTY if b is None else b
     keep = truncate_pair(len(a), len(second), budget=max_length - specials)
-    texts = [
-        Encoded(text.ids[:count], text.offsets[:count], text.words[:count])
-        for text, count in zip((a, second), keep, strict=True)
-    ]
-    parts = [_special(slot) if isinstance(slot, int) else texts["ab".index(slot)] for slot in slots]
-    sequences = [-1 if isinstance(slot, int) else "ab".index(slot) for slot in slots]
-    sizes = [len(part) for part in parts]
-    segments = layout.pair_segments if b is not None and layout.pair_segments else (0,) * len(slots)
-    return Row(
-        ids=np.concatenate([part.ids for part in parts]),
-        segment_ids=np.repeat(np.array(segments, np.uint8), sizes),
-        sequence_ids=np.repeat(np.array(sequences, np.int8), sizes),
-        offsets=np.concatenate([part.offsets for part in parts]),
-        words=np.concatenate([part.words for part in parts]),
+    size = specials + sum(keep[: 1 if b is None else 2])
+    row = Row(
+        ids=np.empty(size, np.int32),
+        segment_ids=np.zeros(size, np.uint8),
+        sequence_ids=np.full(size, -1, np.int8),
+        offsets=np.zeros((size, 2), np.int32),
+        words=np.full(size, -1, np.int32),
         truncated=(len(a) - keep[0], len(second) - keep[1]),
     )
-
-
-def _special(token: int) -> Encoded:
-    return Encoded(np.array([token], np.int32), np.zeros((1, 2), np.int32), np.array([-1], np.int32))
+    segments = layout.pair_segments if b is not None and layout.pair_segments else (0,) * len(slots)
+    end = 0
+    for slot, segment in zip(slots, segments, strict=True):
+        begin = end
+        if isinstance(slot, int):
+            end += 1
+            row.ids[begin] = slot
+        else:
+            sequence = "ab".index(slot)
+            text, count = (a, second)[sequence], keep[sequence]
+            end += count
+            row.ids[begin:end], row.sequence_ids[begin:end] = text.ids[:count], sequence
+            row.offsets[begin:end], row.words[begin:end] = text.offsets[:count], text.words[:count]
+        if segment:
+            row.segment_ids[begin:end] = segment
+    return row
 
 
 def register_special_tokens(

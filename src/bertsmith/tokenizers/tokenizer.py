@@ -10,7 +10,7 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypedDict, Unpack
@@ -227,6 +227,27 @@ class Tokenizer:
         """A second backend, because parsing special tokens is a mode of the backend and threads share it."""
         return tokenizers.Tokenizer.from_str(self.backend.to_str())
 
+    @cached_property
+    def _special_pattern(self) -> re.Pattern[str]:
+        tokens = sorted(self.special_tokens.tokens(), key=lambda token: (-len(token), token))
+        return re.compile(f"({'|'.join(map(re.escape, tokens))})")
+
+    def encode_in_python(
+        self, tokenize: Callable[[str], Iterable[Token]], text: str, *, parse_special_tokens: bool
+    ) -> types.Encoded:
+        """`encode` of a kind whose rule is a function of texts without lone surrogates; words are counted from 0."""
+        text = replace_surrogates(text)
+        if not parse_special_tokens:
+            return _from_tokens(tokenize(text))
+        encoded: list[Token] = []
+        start = 0
+        for index, part in enumerate(self._special_pattern.split(text)):  # every second part is a special token
+            tokens = [Token(self._ids[part], 0, len(part), 0)] if index % 2 else tokenize(part)
+            word = encoded[-1].word + 1 if encoded else 0
+            encoded += [Token(number, start + begin, start + end, word + own) for number, begin, end, own in tokens]
+            start += len(part)
+        return _from_tokens(encoded)
+
     def _encode_uncached(self, texts: list[str]) -> list[list[int]]:
         return encode_chunks(self.backend, texts)
 
@@ -288,28 +309,13 @@ class PythonTokenizer(Tokenizer):
         raise NotImplementedError
 
     def encode(self, text: str, *, parse_special_tokens: bool = False) -> types.Encoded:
-        text = replace_surrogates(text)
-        if not parse_special_tokens:
-            return _from_tokens(self.tokenize(text))
-        encoded: list[Token] = []
-        start = 0
-        for index, part in enumerate(self._special_pattern.split(text)):  # every second part is a special token
-            tokens = [Token(self._ids[part], 0, len(part), 0)] if index % 2 else self.tokenize(part)
-            word = encoded[-1].word + 1 if encoded else 0
-            encoded += [Token(number, start + begin, start + end, word + own) for number, begin, end, own in tokens]
-            start += len(part)
-        return _from_tokens(encoded)
+        return self.encode_in_python(self.tokenize, text, parse_special_tokens=parse_special_tokens)
 
     def encode_batch(self, texts: Sequence[str]) -> list[types.Encoded]:
         return [self.encode(text) for text in texts]
 
     def files(self) -> dict[str, bytes]:
         return {name: content for name, content in super().files().items() if name != folder.DEFINITION}
-
-    @cached_property
-    def _special_pattern(self) -> re.Pattern[str]:
-        tokens = sorted(self.special_tokens.tokens(), key=lambda token: (-len(token), token))
-        return re.compile(f"({'|'.join(map(re.escape, tokens))})")
 
     def _encode_uncached(self, texts: list[str]) -> list[list[int]]:
         return [[token.id for token in self.tokenize(text)] for text in texts]

@@ -6,10 +6,9 @@ learning rates and the host's values. Every later step of that shape fills these
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,7 +45,7 @@ class _Capture:
     output: StepOutput
 
     def replay(self, batch: Batch, rates: LearningRates, host_values: Mapping[str, float]) -> StepOutput:
-        for static, new in zip(_tensors(self.batch), _tensors(batch), strict=True):
+        for static, new in zip(self.batch.tensors(), batch.tensors(), strict=True):
             static.copy_(new, non_blocking=True)
         for held, rate in dict(zip(self.rates, rates, strict=True)).items():  # each learning rate once
             if isinstance(held, DeviceLearningRate) and rate is not None:
@@ -116,18 +115,10 @@ class CudaGraphs:
         return _Capture(graph, static, held, host_tensors, output)
 
 
-def _tensors(batch: Batch) -> Iterator[Tensor]:
-    for item in dataclasses.fields(batch):
-        value = getattr(batch, item.name)
-        for part in value.values() if isinstance(value, dict) else (value,):
-            if isinstance(part, Tensor):
-                yield part
-
-
 def _shape(batch: Batch) -> Hashable:
     """Everything about a batch but its values."""
     names = tuple(batch.labels), tuple(batch.indices)
-    shapes = tuple((tensor.shape, tensor.dtype) for tensor in _tensors(batch))
+    shapes = tuple((tensor.shape, tensor.dtype) for tensor in batch.tensors())
     return names, shapes, batch.max_seqlen, batch.dense, batch.equal_length_runs
 
 

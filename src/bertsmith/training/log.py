@@ -14,7 +14,8 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import DataError, StorageError
+from bertsmith.errors import StorageError
+from bertsmith.reports.event_log import parse_event
 
 NAME = "events.jsonl"
 
@@ -28,13 +29,13 @@ class EventLog(AbstractContextManager["EventLog"]):
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             self._file = os.open(self.path, flags, 0o666)
-            self._remove_torn_line()
+            self.removed_bytes = self._remove_torn_line()
         except OSError as error:
             raise StorageError(f"{error.strerror}: opening {self.path}") from error
 
-    def _remove_torn_line(self) -> None:
-        """Removes the incomplete last line of a killed writer."""
-        end = os.fstat(self._file).st_size
+    def _remove_torn_line(self) -> int:
+        """Removes the incomplete last line of a killed writer; returns its bytes."""
+        size = end = os.fstat(self._file).st_size
         while end:
             begin = max(0, end - (1 << 16))
             newline = os.pread(self._file, end - begin, begin).rfind(b"\n")
@@ -43,10 +44,11 @@ class EventLog(AbstractContextManager["EventLog"]):
                 break
             end = begin
         os.ftruncate(self._file, end)
+        return size - end
 
     def write(self, kind: str, **facts: Any) -> None:
         event = {"kind": kind, "time": round(self._clock(), 3), **facts}
-        line = json.dumps({name: _to_json(value) for name, value in event.items()}, allow_nan=False) + "\n"
+        line = json.dumps(to_json(event), allow_nan=False) + "\n"
         rest, begin = memoryview(line.encode()), os.fstat(self._file).st_size
         try:
             while rest:
@@ -71,7 +73,7 @@ class EventLog(AbstractContextManager["EventLog"]):
 
 
 def read_events(path: str | Path) -> list[dict[str, Any]]:
-    """All events in order, without a torn last line; a resumed run has logged steps after its checkpoint twice."""
+    """All events in order, without damaged lines; a resumed run has logged steps after its checkpoint twice."""
     path = Path(path)
     try:
         lines = path.read_bytes().split(b"\n")[:-1]  # the rest after the last newline is torn
@@ -80,14 +82,9 @@ def read_events(path: str | Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise StorageError(f"{error.strerror}: reading {path}") from error
     events = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            event = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{path}:{number} is not an event: {error}") from error
-        if not isinstance(event, dict) or "kind" not in event:
-            raise DataError(f"{path}:{number} is not an event: it has no kind")
-        events.append(event)
+    for line in lines:
+        with suppress(ValueError):
+            events.append(parse_event(line))
     return events
 
 
@@ -97,7 +94,8 @@ def last_of_each_step(events: list[dict[str, Any]], kind: str) -> list[dict[str,
     return [by_step[step] for step in sorted(by_step)]
 
 
-def _to_json(value: Any) -> Any:
+def to_json(value: Any) -> Any:
+    """The value with numbers that are not finite as strings."""
     if isinstance(value, dict):
-        return {name: _to_json(item) for name, item in value.items()}
+        return {name: to_json(item) for name, item in value.items()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

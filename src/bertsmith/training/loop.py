@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from bertsmith.reports.run_history import COST, read_run
 from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoints import Checkpoint, Checkpoints, Resumed, TrainingState
 from bertsmith.training.log import NAME as EVENTS
-from bertsmith.training.log import EventLog, last_of_each_step, read_events
+from bertsmith.training.log import EventLog, to_json
 from bertsmith.training.progress import ProgressDisplay
 from bertsmith.training.run import Run, agree_on_best, recipe_changes
 from bertsmith.training.step import Step
@@ -34,13 +35,16 @@ def run_training(
     """
     with ExitStack() as stack:
         writer = RunWriter(run, stack, resume=resume, trackers=trackers) if run.trainer.world.is_main else None
+        skipped = writer.skipped if writer else []
         notes = [*(writer.notes if writer else ()), *run.trainer.load(writer.state if writer else None)]
         run.best = agree_on_best(run.trainer.world, run.best)
         known = {"flops": run.facts.get("flops_per_token", 0.0), "peak": run.facts.get("peak_flops", 0.0)}
         display = ProgressDisplay(run.trainer, quiet=quiet or writer is None, chart=chart, **known)
         if writer:
-            writer.write("start", step=run.trainer.steps_done, notes=notes)
+            writer.write("start", step=run.trainer.steps_done, notes=[*skipped, *notes])
             writer.write("facts", step=run.trainer.steps_done, **run.facts)
+        for line in skipped:
+            display.warn(line)
         for line in [*run.opening_lines(), *notes]:
             display.note(line)
         _train(run, writer, display)
@@ -82,6 +86,8 @@ def _log(run: Run, step: Step, writer: RunWriter | None, display: ProgressDispla
     waited = run.loader.wait_seconds(step.number)
     if writer is not None:
         writer.write("step", **step.metrics(), data_seconds=waited)
+        if step.skipped:
+            display.warn(f"the update of step {step.number:,} was skipped: its loss or gradient is not finite")
     display.step(step, waited=waited)
 
 
@@ -145,20 +151,24 @@ class RunWriter:
         checkpoints = Checkpoints(run.folder, keep=keep, files=files, facts=run.fingerprints)
         self.checkpoints = stack.enter_context(checkpoints)
         resumed = self._resume(resume)
-        if resumed.state is None and (run.folder / EVENTS).exists() and read_run(run.folder).finish:
+        history = read_run(run.folder) if (run.folder / EVENTS).exists() else None
+        if resumed.state is None and history and history.finish:
             raise ConfigError(
                 f"{run.folder} holds a finished run whose checkpoints were removed, so that it cannot continue: choose "
                 "another -o, or pass --overwrite to train it again"
             )
         initial = run.initial_state() if resumed.state is None else None
         self.state = initial[0] if initial else resumed.state
-        self.notes = [*self._write_recipe(), *resumed.skipped, *(initial[1] if initial else ())]
+        self.notes = [*self._write_recipe(), *(initial[1] if initial else ())]
+        self.skipped = [*resumed.skipped, *(history.listed_skipped_lines if history else ())]
         if resumed.checkpoint is not None and resumed.checkpoint.facts != run.fingerprints:
             before = resumed.checkpoint.facts
             other = next(name for name, value in run.fingerprints.items() if before.get(name) != value)
             raise ConfigError(f"{run.folder} was trained with another {other}: choose another -o, or pass the same one")
         self.log = stack.enter_context(EventLog(run.folder / EVENTS))
-        self._restore_best()
+        if removed := self.log.removed_bytes:
+            self.skipped.append(f"the last {removed:,} bytes of {EVENTS} are not a complete line and were removed")
+        self._restore_best(resumed)
         self.trackers = stack.enter_context(self._open_trackers(trackers)) if trackers else None
 
     def write(self, kind: str, **facts: Any) -> None:
@@ -168,7 +178,9 @@ class RunWriter:
             self.trackers.write(kind, facts["step"], facts)
 
     def save(self, state: TrainingState) -> None:
-        self.checkpoints.save(state)
+        step, cost = self.run.best
+        best = {"step": step, "cost": cost, "metrics": self.run.best_metrics} if step else None
+        self.checkpoints.save(replace(state, progress=state.progress | {"best": to_json(best)}))
         self.write("checkpoint", step=state.step)
         self.log.sync()
 
@@ -202,11 +214,10 @@ class RunWriter:
             Disk().write_file(path, [self.run.config.to_json()])
         return changes
 
-    def _restore_best(self) -> None:
-        """The best evaluation up to the step that the run resumes from."""
-        done = self.state.step if self.state else 0
-        for event in last_of_each_step(read_events(self.run.folder / EVENTS), "evaluation"):
-            cost = float(event.get(COST, event.get("loss", "inf")))
-            if event["step"] <= done and cost < self.run.best[1]:
-                metrics = {name: value for name, value in event.items() if name not in ("kind", "time", "step")}
-                self.run.best, self.run.best_metrics = (event["step"], cost), metrics
+    def _restore_best(self, resumed: Resumed) -> None:
+        """The best evaluation when the checkpoint was saved; best/ of another run folder is not here."""
+        folder = resumed.checkpoint.folder.resolve().parent if resumed.checkpoint else None
+        own = folder == self.checkpoints.folder.resolve()
+        best = resumed.state.progress.get("best") if own and resumed.state else None
+        if best:
+            self.run.best, self.run.best_metrics = (best["step"], float(best["cost"])), best["metrics"]

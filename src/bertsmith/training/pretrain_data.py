@@ -13,6 +13,7 @@ import torch
 from bertsmith.data.collate import from_packed
 from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.data.shards import Shards
+from bertsmith.data.shards.folder import TOKENIZER, damaged_tokenizer_files
 from bertsmith.errors import DataError
 from bertsmith.model_io.folder_tokenizer import vocabulary_of
 from bertsmith.model_io.model import Model
@@ -44,12 +45,18 @@ class PretrainData:
     def open(cls, folder: str | Path) -> PretrainData:
         folder = Path(folder)
         shards = Shards.open(folder)
-        tokenizer = load(folder / "tokenizer")
-        if tokenizer.fingerprint != shards.fingerprint:
-            raise DataError(
-                f"{folder / 'tokenizer'} is not the tokenizer that wrote {folder}: run bertsmith verify {folder}"
-            )
-        return cls(folder, shards, tokenizer)
+        try:
+            tokenizer = load(folder / TOKENIZER)
+            found = "is not of the tokenizer that wrote these shards"
+            if tokenizer.fingerprint == shards.fingerprint:
+                return cls(folder, shards, tokenizer)
+        except DataError as error:
+            found = f"is damaged or missing ({error})"
+        file = next(iter(damaged_tokenizer_files(folder)), folder / TOKENIZER)
+        raise DataError(
+            f"{file} {found}: copy the files of the tokenizer with fingerprint {shards.fingerprint} to "
+            f"{folder / TOKENIZER}, or run `bertsmith prepare` again with --overwrite"
+        )
 
     @property
     def fingerprints(self) -> dict[str, str]:

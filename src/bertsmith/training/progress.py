@@ -8,11 +8,13 @@ import resource
 import shutil
 import sys
 import time
+import warnings
 from dataclasses import dataclass, field
 from typing import TextIO
 
 import torch
 
+from bertsmith.errors import SkippedWarning
 from bertsmith.reports import text_charts
 from bertsmith.system.progress import erase_line, fit_line, format_duration, is_live, is_notebook
 from bertsmith.training.step import Step
@@ -113,6 +115,11 @@ class ProgressDisplay:
         if not self.quiet:
             self.close()
             print(text, file=self.stream, flush=True)
+
+    def warn(self, text: str) -> None:
+        """A permanent line about something that was skipped or lost, even if quiet."""
+        self.close()
+        warnings.warn(text, SkippedWarning, stacklevel=3)
 
     def _chart(self) -> list[str]:
         if not self.chart:

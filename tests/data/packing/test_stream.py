@@ -49,17 +49,19 @@ def test_windows_cover_the_repeated_corpus(documents: list[list[int]], data: som
     assert all(set(part // packing.rows_per_epoch) == {number} for number, part in enumerate(epochs))
 
 
-def test_every_row_is_one_full_text(tmp_path: Path) -> None:
+def test_every_row_is_full_and_its_documents_do_not_attend_to_each_other(tmp_path: Path) -> None:
     documents = some_documents(1, documents=80)
     packing = build(make_shards(tmp_path / "set", documents), length=50)
     batch = packing.batch(2, batch_size=20)
-    assert (batch.dense, packing.dense, packing.padding_fraction, packing.texts_per_row) == (True, True, 0, 1)
-    assert (batch.document_ids == 1).all()
-    assert batch.position_ids.tolist() == [list(range(50))] * 20
-    assert batch.cu_seqlens.tolist() == list(range(0, 1001, 50))
-    assert batch.cls_positions.tolist() == list(range(0, 1000, 50))
+    assert (batch.dense, packing.dense, packing.padding_fraction, packing.texts_per_row) == (False, False, 0, 1)
     assert np.array_equal(batch.special_mask, batch.input_ids == SEPARATOR)
-    assert batch.special_mask.any()
+    earlier = np.cumsum(batch.special_mask, axis=1) - batch.special_mask  # documents that ended before a token
+    assert np.array_equal(batch.document_ids, 1 + earlier)
+    assert (batch.document_ids.max(axis=1) > 1).any()
+    assert batch.position_ids.tolist() == [list(range(50))] * 20
+    changes = np.flatnonzero(np.diff(batch.document_ids.ravel(), prepend=0) != 0)
+    assert np.unique(batch.cu_seqlens).tolist() == sorted({*changes.tolist(), *range(0, 1001, 50)})
+    assert batch.cls_positions.tolist() == list(range(0, 1000, 50))
     assert batch.tokens == 1000
 
 

@@ -1,6 +1,7 @@
 """Contiguous text for left-to-right models: full rows without a frame, an end token after each document.
 
 GPT-1 was trained so (P-GPT1 §4.1, "contiguous sequences of 512 tokens").
+# differs from the paper: documents of one row do not attend to each other
 """
 
 from __future__ import annotations
@@ -20,4 +21,5 @@ class Config:
     def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> WindowPacking:
         """See `PackingConfig`; only the end token of the frame is used."""
         layout = row_layout(shards, NO_FRAME, max_length=max_length, padding_id=padding_id)
-        return WindowPacking(DocumentStream(shards, DocumentIndex(shards), end_token(frame)), layout, seed=seed)
+        documents = DocumentStream(shards, DocumentIndex(shards), end_token(frame))
+        return WindowPacking(documents, layout, seed=seed, isolate=len(documents.end_positions) > 0)

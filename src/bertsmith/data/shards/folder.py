@@ -197,6 +197,13 @@ def _verify_shard(path: Path, listed: ShardEntry | None, *, indexed: bool) -> Fi
     return FileReport(path.name, True, "ok", entry.bytes, entry.tokens)
 
 
+def damaged_tokenizer_files(folder: Path) -> list[Path]:
+    """Files of the tokenizer in a finished set that are not those listed in its index."""
+    files = read_index(folder)["tokenizer"]
+    reports = {folder / TOKENIZER / file["name"]: file for file in files}
+    return [path for path, file in reports.items() if not _verify_tokenizer_file(path, file).ok]
+
+
 def _verify_tokenizer_file(path: Path, listed: dict[str, Any]) -> FileReport:
     name = f"{TOKENIZER}/{path.name}"
     try:

@@ -25,7 +25,7 @@ export function showCases(root, data, { cell = null, chosen = () => {} } = {}) {
       element("td", { class: one[CORRECT] ? "right" : "wrong" }, one[PREDICTED]),
       element("td", { class: "number" }, shown(one[CONFIDENCE])),
       element("td", { class: "text" }, ...one[TEXTS].map((part) => element("p", {}, part))),
-      element("td", { class: "source", title: `id ${one[ID]}` }, one[SOURCE]),
+      element("td", { class: "source", title: `id ${one[ID]}, ${one[SOURCE]}` }, one[SOURCE].split(/[\\/]/).at(-1)),
     );
   }
 

@@ -82,6 +82,10 @@ class Family:
     copies: tuple[tuple[str, str], ...]  # tied weights that may be stored twice: (copy, original)
     omitted: tuple[str, ...] = ()  # prefixes of our weights that folders do not hold
     interleaved: tuple[str, ...] = ()  # modules with interleaved rotary dimensions
+    transposed: tuple[str, ...] = ()  # modules whose matrices are stored transposed
+    keys: Mapping[str, str] = field(default_factory=dict)  # BERT's keys of config.json -> the family's
+    adds_special_tokens: bool = False  # folders may lack the embeddings of special tokens: they are initialised
+    pooling: str = "pooler"  # how heads for texts read them; see `nn.pooling.TextPooler`
     bare: tuple[str, ...] = ("embeddings.", "encoder.", "pooler.")  # the encoder's weights in a folder without heads
     # names of the encoder, without the prefix
     modules: Mapping[str, Names] = field(default_factory=BERT_MODULES.copy)  # tuple: stacked here; {}: a number
@@ -113,8 +117,19 @@ class Family:
             parts = [f"{self.prefix}{part}" for part in _tuple(self.modules[general])]
         return tuple(f"{part}.{kind}".format(*NUMBER.findall(module)) for part in parts)
 
-    def convert_rotary(self, name: str, value: Tensor, heads: int, *, to_file: bool) -> Tensor:
-        """A weight in the other rotary layout, where they differ: transformers' pairs, or our halves of a head."""
+    def key(self, name: str) -> str:
+        """The family's key in config.json for one of BERT's."""
+        return self.keys.get(name, name)
+
+    def is_transposed(self, name: str) -> bool:
+        """Whether a weight is stored transposed, as those of transformers' `Conv1D` are."""
+        module, _, kind = name.rpartition(".")
+        return kind == "weight" and module.endswith(self.transposed)
+
+    def convert(self, name: str, value: Tensor, heads: int, *, to_file: bool) -> Tensor:
+        """A weight in the other layout, where they differ: transposed, or rotary pairs instead of halves of a head."""
+        if self.is_transposed(name):
+            return value.T.contiguous()
         if not name.rpartition(".")[0].endswith(self.interleaved):
             return value
         sizes = (2, -1) if to_file else (-1, 2)
@@ -162,7 +177,7 @@ class Family:
 
     def read_encoder(self, reader: ConfigReader, shapes: Shapes) -> TransformerConfig:
         """The encoder's settings, every size checked against the weights."""
-        keys = (*self.size_tensors, "num_hidden_layers", "num_attention_heads")
+        keys = (*self.size_tensors, self.key("num_hidden_layers"), self.key("num_attention_heads"))
         sizes = {key: reader.count(key, self.defaults.get(key)) for key in keys}
         self.check_sizes(sizes, shapes, reader.path)
         settings = self.settings(reader, sizes)
@@ -171,7 +186,7 @@ class Family:
         except ConfigError as error:
             text = str(error)
             for key, ours in {**SETTINGS, "pad_token_id": "padding_id", "num_hidden_groups": "groups"}.items():
-                text = re.sub(rf"\b{ours}=", f"{key}=", text)
+                text = re.sub(rf"\b{ours}=", f"{self.key(key)}=", text)
             raise ConfigError(f"{reader.path}: {text}") from error
 
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -203,11 +218,11 @@ class Family:
         if self.layer:
             pattern = re.compile(re.escape(f"{self.prefix}{self.layer}.").replace(r"\{\}", r"(\d+)"))
             layers = len({match[1] for name in shapes if (match := pattern.match(name))})
-            claimed = sizes["num_hidden_layers"]
+            key = self.key("num_hidden_layers")
             if layers * self.tensors_per_layer > len(shapes):  # before thousands of layers are built
                 raise DataError(f"{path.parent}: weights of its {layers:,} layers are missing")
-            if claimed != layers:
-                raise ConfigError(f"{path}: num_hidden_layers={claimed}, but the weights have {layers} layers")
+            if sizes[key] != layers:
+                raise ConfigError(f"{path}: {key}={sizes[key]}, but the weights have {layers} layers")
 
     def check_embedding_width(self, width: int, stored: int, shapes: Shapes, path: Path) -> None:
         """Refuses embeddings that a linear layer widens; only ALBERT's and ELECTRA's settings have their width."""

@@ -35,7 +35,7 @@ class TransformersFormat:
         self.copies, self.architectures = family.copies, family.architectures
         self.file_names, self.read_encoder = family.transformers_names, family.read_encoder
         self.with_pooler, self.current_names = family.with_pooler, family.current_names
-        self.stored_constants = family.stored_constants
+        self.stored_constants, self.adds_special_tokens = family.stored_constants, family.adds_special_tokens
 
     def head_prefixes(self, heads: Iterable[str] | None = None) -> tuple[str, ...]:
         """The prefixes of the weights of these heads, or of all."""
@@ -61,7 +61,7 @@ class TransformersFormat:
         found |= {_by_problem_type(head, reader) for head in promised}
         note, task_weights = "", [name for name in shapes if name.startswith(self.head_prefixes(TASK_HEADS))]
         if task_weights and not any(name in family.architectures for name in architectures):
-            others = self._other_modules(shapes, width=reader.count("hidden_size"))
+            others = self._other_modules(shapes, width=reader.count(family.key("hidden_size")))
             found -= {"span"} if others or shapes.get("qa_outputs.weight", ())[:1] != (2,) else set()
             chosen = "" if others else self._classifier(reader, shapes)
             found |= {chosen} if chosen else set()
@@ -109,8 +109,11 @@ class TransformersFormat:
         fields = {item.name for item in dataclasses.fields(module.Config)}
         values: dict[str, Any] = self.family.read_head(name, reader)
         if "dropout" in fields:
-            default, key = reader.share("hidden_dropout_prob", 0.1), self.family.dropout_key(name)
+            default = reader.share(self.family.key("hidden_dropout_prob"), 0.1)
+            key = self.family.dropout_key(name)
             values["dropout"] = default if reader.get(key) is None else reader.share(key, default)
+        if "pooling" in fields:
+            values["pooling"] = self.family.pooling
         if "labels" in fields:
             (head,) = self.file_names(f"objectives.{name}.head.weight", heads=[name])
             values["labels"] = _labels(reader, count=(shapes.get(head) or (0,))[0])
@@ -120,7 +123,11 @@ class TransformersFormat:
 
     def from_file(self, name: str, value: Tensor, config: TransformerConfig) -> Tensor:
         """A weight of a file in our layout."""
-        return self.family.convert_rotary(name, value, config.heads, to_file=False)
+        return self.family.convert(name, value, config.heads, to_file=False)
+
+    def file_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape in a file of a weight of this shape."""
+        return shape[::-1] if self.family.is_transposed(name) else shape
 
     def config_values(self, model: Model, dtype: str) -> dict[str, Any]:
         """The values of config.json."""
@@ -152,7 +159,7 @@ class TransformersFormat:
         for ours, value in model.state_dict().items():
             names = family.transformers_names(ours, heads=objectives)
             for name, part in zip(names, value.chunk(len(names)) if names else (), strict=True):
-                tensors[name] = family.convert_rotary(name, part, config.heads, to_file=True)
+                tensors[name] = family.convert(name, part, config.heads, to_file=True)
         return tensors if objectives else {name.removeprefix(family.prefix): one for name, one in tensors.items()}
 
 
@@ -163,7 +170,9 @@ def format_of(model: Model) -> TransformersFormat | None:
     if family is None or not family.has_class(cast(TransformerConfig, config)):
         return None
     heads = [cast(Objective, head) for head in model.objectives.values()]
-    known = family.architecture_of(tuple(model.objectives)) and all(head.has_transformers_head for head in heads)
+    known = family.architecture_of(tuple(model.objectives)) and all(
+        head.has_transformers_head(family.pooling) for head in heads
+    )
     return TransformersFormat(family) if known else None
 
 

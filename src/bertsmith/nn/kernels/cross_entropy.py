@@ -1,4 +1,4 @@
-"""MLM logits, cross-entropy and its gradient, by a Triton kernel that reads each row of logits twice.
+"""Logits of a language model, cross-entropy and its gradient, by a Triton kernel that reads each row of logits twice.
 
 R rows, E width of the token embeddings, V tokens, BLOCK_N of them at a time.
 """
@@ -67,12 +67,15 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h_RE: Tensor, table_VE: Tensor, bias_V: Tensor, labels_R: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, h_RE: Tensor, table_VE: Tensor, bias_V: Tensor | None, labels_R: Tensor
+    ) -> tuple[Tensor, Tensor]:
         dtype = torch.bfloat16 if h_RE.is_cuda else h_RE.dtype
         half_RE, half_VE = h_RE.to(dtype), table_VE.to(dtype)
-        losses_R, correct_R, dlogits_RV = cross_entropy(F.linear(half_RE, half_VE, bias_V.to(dtype)), labels_R)
+        logits_RV = F.linear(half_RE, half_VE, None if bias_V is None else bias_V.to(dtype))
+        losses_R, correct_R, dlogits_RV = cross_entropy(logits_RV, labels_R)
         ctx.save_for_backward(half_RE, half_VE, dlogits_RV)
-        ctx.dtypes = h_RE.dtype, table_VE.dtype, bias_V.dtype
+        ctx.dtypes = h_RE.dtype, table_VE.dtype, None if bias_V is None else bias_V.dtype
         ctx.mark_non_differentiable(correct_R)
         return losses_R.sum(), correct_R
 
@@ -83,12 +86,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return (
             ((dlogits_RV @ table_VE) * dloss).to(h_dtype),
             ((dlogits_RV.t() @ h_RE) * dloss).to(table_dtype),
-            (dlogits_RV.sum(0, dtype=torch.float32) * dloss).to(bias_dtype),
+            None if bias_dtype is None else (dlogits_RV.sum(0, dtype=torch.float32) * dloss).to(bias_dtype),
             None,
         )
 
 
-def linear_cross_entropy(h_RE: Tensor, table_VE: Tensor, bias_V: Tensor, labels_R: Tensor) -> tuple[Tensor, Tensor]:
+def linear_cross_entropy(
+    h_RE: Tensor, table_VE: Tensor, bias_V: Tensor | None, labels_R: Tensor
+) -> tuple[Tensor, Tensor]:
     """The sum of the losses [] of rows with a label, and which predictions are correct [R] bool."""
     loss, correct_R = _LinearCrossEntropy.apply(h_RE, table_VE, bias_V, labels_R)
     return loss, correct_R

@@ -41,7 +41,7 @@ export function asPython(path, body) {
   ].join("\n");
 }
 
-async function copy(text, shown) {
+export async function copy(text, shown) {
   try {
     await navigator.clipboard.writeText(text);
     return "copied";

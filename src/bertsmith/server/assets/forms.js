@@ -1,8 +1,8 @@
-// A form built from fields `{ name, label, kind, rows, hint, initial, min, max }`; kind is text, line, number or check.
+// A form built from fields `{ name, label, kind, rows, hint, initial, min, max, required }`; kind is text, line, number or check.
 import { element } from "./elements.js";
 
-function input({ name, kind, rows = 3, initial = "", min, max }) {
-  const attributes = { id: `field-${name}`, name };
+function input({ name, kind, rows = 3, initial = "", min, max, required = false }) {
+  const attributes = { id: `field-${name}`, name, ...(required && kind !== "check" ? { required: "" } : {}) };
   if (kind === "text") return element("textarea", { ...attributes, rows, spellcheck: "false" });
   if (kind === "check") return element("input", { ...attributes, type: "checkbox" });
   if (kind === "number") return element("input", { ...attributes, type: "number", min, max, value: initial });
@@ -27,7 +27,7 @@ export class Form {
     form.onkeydown = (event) => {
       if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
       event.preventDefault();
-      onSubmit();
+      form.requestSubmit();
     };
     form.oninput = () => onChange();
   }

@@ -24,6 +24,7 @@ function promptForKey() {
       done();
     });
     byId("error").replaceChildren(form);
+    byId("main").classList.add("blocked");
     field.focus();
   });
 }
@@ -33,6 +34,7 @@ function tryAgain() {
     const button = element("button", { type: "button" }, "Try again");
     button.addEventListener("click", done);
     byId("error").append(button);
+    byId("main").classList.add("blocked");
   });
 }
 
@@ -42,6 +44,7 @@ export async function load(path) {
     try {
       const { result } = await request(path);
       byId("error").replaceChildren();
+      byId("main").classList.remove("blocked");
       return result;
     } catch (error) {
       if (error.status === 401) {

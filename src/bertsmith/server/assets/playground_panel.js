@@ -71,7 +71,7 @@ function show(next, values, { step = false, focus = false } = {}) {
     byId("form").onsubmit = (event) => event.preventDefault();
   } else {
     const mask = models[0].mask_token ?? "[MASK]";
-    const fields = task.fields.map((field) => ({ ...field, hint: field.hint?.replace("[MASK]", mask) }));
+    const fields = task.fields.map((field) => ({ ...field, required: true, hint: field.hint?.replace("[MASK]", mask) }));
     const examples = task.examples.map((example) => Object.fromEntries(Object.entries(example).map(([name, text]) => [name, String(text).replaceAll("[MASK]", mask)])));
     form = new Form(byId("form"), { fields, button: task.button, onSubmit: () => run(), examples, onChange: () => saveState() });
     form.fill(values ?? saved.get(task.name) ?? examples[0]);
