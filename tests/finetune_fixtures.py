@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from bertsmith.data import prepare
-from bertsmith.encoders import bert
+from bertsmith.encoders import bert, gpt
 from bertsmith.model_io.folder_tokenizer import vocabulary_of
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
-from bertsmith.objectives import masked_lm
+from bertsmith.objectives import causal_lm, masked_lm
+from bertsmith.tokenizers import bpe
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.tokenizers.wordpiece import Config
 from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
@@ -41,6 +43,18 @@ def tiny_model(base: Path) -> Path:
     )
     save_model(Model.build(encoder, [masked_lm.Config()], vocabulary=vocabulary_of(tokenizer)), tokenizer, base / "m")
     return base / "m"
+
+
+def tiny_gpt(base: Path) -> Path:
+    """A GPT with random weights for the same words."""
+    words = " ".join([*COLOURS, *METALS, "the smith has a thing of which is it and in 불 who where"])
+    counts = dict.fromkeys(words.split(), 40)
+    tokenizer = bpe.Config().train(counts, vocab_size=220)
+    torch.manual_seed(1)
+    sizes: dict[str, Any] = {"layers": 2, "width": 32, "heads": 2, "vocab_size": 224, "max_positions": 64}
+    encoder = gpt.Config(**sizes, initializer_range=0.1, dropout=0.0, attention_dropout=0.0)
+    save_model(Model.build(encoder, [causal_lm.Config()]), tokenizer, base / "gpt")
+    return base / "gpt"
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> Path:

@@ -100,6 +100,7 @@ class Batch:
     equal_length_runs: tuple[tuple[int, int], ...] = ()
     labels: dict[str, Tensor] = field(default_factory=dict)  # by objective; IGNORE_INDEX or NaN for no label
     indices: dict[str, Tensor] = field(default_factory=dict)  # by objective: flat token indices [R] that it reads
+    copies: dict[str, Tensor] = field(default_factory=dict)  # by objective: corrupted ids [B, L] that it alone reads
 
     def replace(self, **changes: Any) -> Self:
         """The batch with some fields replaced."""

@@ -112,7 +112,9 @@ def test_an_existing_output_is_refused_before_reading(tmp_path: Path, monkeypatc
     with pytest.raises(DataError, match="nowhere is not a folder"):
         import_folder(tmp_path / "nowhere", tmp_path / "m")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"neither model\.safetensors, pytorch_model\.bin nor a checkpoint"):
+    with pytest.raises(
+        DataError, match=r"neither model\.safetensors, pytorch_model\.bin, params_0\.npy nor a TensorFlow checkpoint"
+    ):
         import_folder(tmp_path / "empty", tmp_path / "m")
 
 

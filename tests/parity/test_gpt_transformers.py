@@ -175,7 +175,9 @@ def test_special_tokens_that_the_released_table_lacks_get_new_rows(tmp_path: Pat
     reference.save_pretrained(tmp_path / "m")
     ids = {words.id_to_token(number): number for number in range(rows)}
     (tmp_path / "m" / "vocab.json").write_text(json.dumps(ids))
-    (tmp_path / "m" / "tokenizer_config.json").write_text('{"tokenizer_class": "OpenAIGPTTokenizer"}')
+    (tmp_path / "m" / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "OpenAIGPTTokenizer", "splitter": "pattern"}'
+    )
     (tmp_path / "m" / "merges.txt").write_text("#version: 0.2\na b</w>\n")
     model, _, facts = open_model(tmp_path / "m")
     again, _, _ = open_for(tmp_path / "m", [classify.Config()], seed=4)

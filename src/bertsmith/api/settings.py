@@ -99,6 +99,7 @@ class FinetuneSettings(RunSettings, total=False):
     metrics: str | Mapping[str, str]
     main_metric: str
     head: Table
+    auxiliary: Mapping[str, float]
     dropout: float | None
     random_init: bool
     epochs: float

@@ -46,7 +46,8 @@ def show(
 @opt.opens_model
 def import_model(
     source: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder with pickled weights or a TensorFlow checkpoint from Google.")
+        Path,
+        typer.Argument(metavar="DIR", help="Folder with pickled weights, or with a checkpoint of Google or OpenAI."),
     ],
     output: opt.Output,
     cased: Annotated[bool | None, opt.option("--cased/--uncased", "Instead of the tokenizer's setting.")] = None,
@@ -55,7 +56,7 @@ def import_model(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Import a TensorFlow checkpoint or pickled weights. Pickles are read in a sandboxed process."""
+    """Import pickled weights (read in a sandboxed process), Google's checkpoints or GPT-1's original files."""
     from bertsmith.model_io.importers import import_folder
     from bertsmith.model_io.summary import folder_facts
     from bertsmith.tokenizers.tokenizer import load

@@ -1,4 +1,4 @@
-"""Imports models into model folders: pickled weights, Google's TensorFlow checkpoints, other model folders.
+"""Imports models into model folders: pickled weights, checkpoints of Google and OpenAI, other model folders.
 
 Pickled weights are read by a sandboxed child process (`unpickling`), whose output is untrusted like any other file.
 Every imported folder is opened once more to verify it.
@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from bertsmith.errors import DataError
@@ -21,6 +22,7 @@ from bertsmith.model_io.folder_tokenizer import MOST_BYTES, check_fits, read_tok
 from bertsmith.model_io.loading import Loader, Weights
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CONFIG, FolderFacts, check_target, chosen_heads, open_model, save_model
+from bertsmith.model_io.openai_checkpoint import OpenAICheckpoint, is_openai_checkpoint, tokenizer_files
 from bertsmith.model_io.run_folder import find_model_folder
 from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles
 from bertsmith.model_io.sentence_transformers import MODULES, encoder_folder, read_sentence_settings, sentence_files
@@ -84,6 +86,8 @@ def import_folder(
         if exists(source, PICKLED) or exists(source, PICKLED_INDEX):
             read = partial(read_tokenizer, find_model_folder(tokenizer or source), lowercase=lowercase)
             notes = _import_pickled(source, output, disk, partial(convert, words=read))
+        elif is_openai_checkpoint(source):
+            notes = _import_openai(source, lowercase, tokenizer, disk, convert)
         else:
             notes = _import_google(source, lowercase, tokenizer, convert)
     _, _, saved = open_model(output)
@@ -91,19 +95,41 @@ def import_folder(
 
 
 def _convert(
-    weights: Weights, config: Path, *, words: Callable[[int], Tokenizer], heads: list[str] | None, save: Save
+    weights: Weights,
+    config: Path | ConfigReader,
+    *,
+    words: Callable[[int], Tokenizer],
+    heads: list[str] | None,
+    save: Save,
 ) -> list[str]:
     """Saves the model and returns notes; `words` gives the tokenizer for a token table of that many rows."""
-    loader = Loader(weights, ConfigReader.open(config.parent, config.name))
+    loader = Loader(weights, ConfigReader.open(config.parent, config.name) if isinstance(config, Path) else config)
     tokenizer = words(loader.vocab_size())
     save(loader.build(tokenizer, objectives=heads), tokenizer)
     return loader.notes
 
 
+def _import_openai(
+    source: Path, lowercase: bool | None, words: str | Path | None, disk: Disk, convert: Convert
+) -> list[str]:
+    with OpenAICheckpoint(source) as weights:
+        if words:
+            read = partial(read_tokenizer, find_model_folder(words), lowercase=lowercase)
+            return convert(weights, weights.config(), words=read)
+        with TemporaryDirectory() as folder:
+            for name, data in tokenizer_files(source).items():
+                disk.write_file(Path(folder, name), [data], atomic=False)
+            try:
+                read = partial(read_tokenizer, Path(folder), lowercase=lowercase)
+                return convert(weights, weights.config(), words=read)
+            except DataError as error:
+                raise DataError(str(error).replace(folder, str(source))) from error
+
+
 def _import_google(source: Path, lowercase: bool | None, words: str | Path | None, convert: Convert) -> list[str]:
     checkpoints = sorted(name.removesuffix(".index") for name in os.listdir(source) if name.endswith(".index"))
     if len(checkpoints) != 1:
-        neither = f"neither {WEIGHTS}, {PICKLED} nor a checkpoint"
+        neither = f"neither {WEIGHTS}, {PICKLED}, params_0.npy nor a TensorFlow checkpoint"
         what = f"{len(checkpoints)} TensorFlow checkpoints" if checkpoints else neither
         raise DataError(f"{source} has {what}: expected a folder with one model")
     if words:

@@ -22,6 +22,7 @@ from bertsmith.model_io.folder_tokenizer import check_fits, vocabulary_of
 from bertsmith.model_io.huggingface.format import TransformersFormat, architectures_of, format_of_config
 from bertsmith.model_io.model import Model, build_context
 from bertsmith.model_io.native import MODEL_TYPE, NATIVE, UNKNOWN_ROWS, NativeFormat
+from bertsmith.model_io.openai_checkpoint import OpenAICheckpoint
 from bertsmith.model_io.safetensors_files import WeightFiles
 from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
 from bertsmith.model_io.untrusted_files import ConfigReader, memory_size, shown
@@ -34,7 +35,7 @@ MAX_LISTED = 4  # names in an error
 ROUNDING = {"F16": 1e-3, "BF16": 8e-3}  # of constants in [-1, 1]; float32 angles of 1,500 positions differ by 1e-4
 HEADS, POOLER = "objectives.", "encoder.pooler."  # prefixes of our weight names
 TABLE = "encoder.embeddings.tokens.weight"
-Weights = WeightFiles | TensorFlowCheckpoint
+Weights = WeightFiles | TensorFlowCheckpoint | OpenAICheckpoint
 FolderFormat = NativeFormat | TransformersFormat
 
 

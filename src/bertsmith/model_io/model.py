@@ -22,6 +22,8 @@ from bertsmith.types import Batch, Encoding, Loss, Vocabulary
 class Model(nn.Module):
     """`corrupt`, then `forward`: sample replacements, encode once, compute the loss of each objective.
 
+    An objective that reads a corrupted copy of the batch has an encoding of its own.
+
     `corrupt` is separate because the counts that the loss is divided by are needed before the forward.
     """
 
@@ -59,7 +61,11 @@ class Model(nn.Module):
     def corrupt(self, batch: Batch) -> Batch:
         """The batch with the inputs and labels of every objective."""
         for objective in self._each():
-            batch = objective.corrupt(batch)
+            corrupted = objective.corrupt(batch)
+            if objective.reads_copy:
+                copies = {**batch.copies, objective.name: corrupted.input_ids}
+                corrupted = corrupted.replace(input_ids=batch.input_ids, copies=copies)
+            batch = corrupted
         return batch
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
@@ -73,14 +79,17 @@ class Model(nn.Module):
         for objective in self._each():
             batch, loss = objective.sample_replacements(batch, self.encoder.embed, table)
             losses += [] if loss is None else [loss]
-        encoding = self._encode(batch, self._each())
-        return reduce(add, [*losses, *(objective.loss(encoding, batch, table) for objective in self._each())])
+        copies = [(batch.replace(input_ids=ids), [self._head(name)]) for name, ids in batch.copies.items()]
+        for one, some in [(batch, [head for head in self._each() if not head.reads_copy]), *copies]:
+            encoding = self._encode(one, some)
+            losses += [objective.loss(encoding, one, table) for objective in some]
+        return reduce(add, losses)
 
     def predict(self, batch: Batch, name: str) -> Tensor:
         """The logits of one objective for an uncorrupted batch, at its indices, or at every token where it has none."""
         if name not in self.objectives:
             raise BertsmithError(f"this model has no head {name}: it has {', '.join(self.objectives) or 'none'}")
-        objective = cast(Objective, self.objectives[name])
+        objective = self._head(name)
         if objective.indices(batch) is None:
             everywhere = torch.arange(batch.input_ids.numel(), device=batch.input_ids.device)
             batch = batch.replace(indices={**batch.indices, name: everywhere})
@@ -144,6 +153,9 @@ class Model(nn.Module):
             encoder.load_state_dict({**shared, **part.weights}, assign=True)
             models[name] = Model(encoder, [part.head]).train(self.training)
         return models
+
+    def _head(self, name: str) -> Objective:
+        return cast(Objective, self.objectives[name])
 
     def _each(self) -> list[Objective]:
         return cast(list[Objective], list(self.objectives.values()))

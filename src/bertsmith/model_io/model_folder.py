@@ -171,6 +171,14 @@ def read_encoder(source: str | Path) -> Any:
         return loader.format.read_encoder(loader.reader, loader.shapes())
 
 
+def read_heads(source: str | Path) -> list[str]:
+    """The heads that a folder has, by the headers of its weights."""
+    folder = encoder_folder(find_model_folder(source))
+    with WeightFiles.of(folder) as weights:
+        loader = Loader(weights, ConfigReader.open(folder, CONFIG))
+        return loader.format.heads(loader.reader, loader.architectures, loader.shapes())[0]
+
+
 def verify_folder(folder: str | Path) -> tuple[str, ...] | None:
     """Compares every file with checksums.json: a changed file is a DataError; None where there are no checksums."""
     if not Path(folder).is_dir():
@@ -192,8 +200,9 @@ def _expect_model_folder(folder: Path, given: Path) -> None:
     if exists(folder, CONFIG) and (exists(folder, WEIGHTS) or exists(folder, INDEX)):
         return
     for name in sorted(os.listdir(folder)):
-        if name.endswith(".index") or name.startswith("pytorch_model"):
+        if name.endswith(".index") or name.startswith(("pytorch_model", "params_0.npy")):
             kind = "a TensorFlow checkpoint is" if name.endswith(".index") else "pickled weights are"
+            kind = "OpenAI's files are" if name.startswith("params_") else kind
             raise DataError(
                 f"{folder / name}: {kind} not opened directly: convert with bertsmith import {given} -o OUTPUT"
             )

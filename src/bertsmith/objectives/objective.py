@@ -75,6 +75,9 @@ class Objective(nn.Module):
     reads_all_tokens: bool = False  # the last layer at every token
     reads_all_layers: bool = False  # every layer at every token
     per_text: bool = False  # one prediction per text, not per token
+    reads_copy: bool = (
+        False  # a corrupted copy of the batch, in a forward of its own: other objectives read the original
+    )
     tied: bool = False  # its logits are products with the encoder's token table
     classes: int = 0  # of a softmax whose untrained loss is log(classes); 0: there is none
     class_weights: Tensor | None  # [K] of the losses of each class; None: all 1

@@ -12,8 +12,9 @@ import torch
 
 from bertsmith import config
 from bertsmith.encoders.encoder import Encoder
+from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.model_folder import open_for
+from bertsmith.model_io.model_folder import open_for, read_encoder, read_heads
 from bertsmith.reports.run_summary import training_data
 from bertsmith.system.devices import cached_peak_flops, choose_device
 from bertsmith.tasks.task import Task
@@ -30,6 +31,7 @@ from bertsmith.training.finetune_data import (
 )
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.loop import run_training
+from bertsmith.training.memory import MemoryEstimate, activation_bytes, tensor_bytes
 from bertsmith.training.recipe import FinetuneConfig
 from bertsmith.training.roofline import SHORT_STEP, WORTH_COMPILING, flops_per_token, step_seconds
 from bertsmith.training.run import Evaluation, Run, memory_advice, recipe_changes, replace_run, with_saved_precision
@@ -37,6 +39,7 @@ from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
 
 OBJECTIVES = "bertsmith.objectives"
+MEASURED_SHARE = 16  # one in so many examples of a forward is measured
 
 
 def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokenizer, list[str]]:
@@ -44,7 +47,10 @@ def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokeniz
     given = {**task.head_config(), **settings.head, **label_weights(settings, task)}
     head = config.from_dict(config.find_kind(OBJECTIVES, task.objective).Config, given, "head")
     options: dict[str, Any] = {"tokenizer": settings.tokenizer, "dropout": settings.dropout, "seed": settings.seed}
-    model, tokenizer, facts = open_for(settings.model, [head], **options)
+    model, tokenizer, facts = open_for(settings.model, [head], keep=auxiliary_heads(settings), **options)
+    for name, weight in settings.auxiliary_weights.items():
+        auxiliary: Any = model.objectives[name]
+        auxiliary.weight, auxiliary.reads_copy = weight, not auxiliary.causal  # the task reads uncorrupted texts
     notes = list(facts.notes)
     if settings.random_init:
         with torch.random.fork_rng(devices=[]):
@@ -52,6 +58,28 @@ def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokeniz
             model.encoder.layer_config.init_weights(model.encoder)
         notes.append("the encoder starts with random weights (random_init=true)")
     return model, tokenizer, notes
+
+
+def auxiliary_heads(settings: FinetuneConfig) -> list[Any]:
+    """The language-model heads of the auxiliary losses, which must be those of the pre-trained model."""
+    heads: list[Any] = []
+    for name, weight in settings.auxiliary_weights.items():
+        encoder, stored = read_encoder(settings.model), read_heads(settings.model)
+        causal = getattr(encoder, "causal", False)
+        fitting = "causal_lm" if causal else "masked_lm"
+        if name != fitting:
+            kind = "causal" if causal else "bidirectional"
+            raise ConfigError(
+                f"auxiliary.{name}: {settings.model} has a {kind} encoder: write auxiliary.{fitting}={weight:g}"
+            )
+        if name not in stored and encoder.head_layer_config.lm_head_transform:
+            has = ", ".join(stored) or "none"
+            raise ConfigError(
+                f"auxiliary.{name}: {settings.model} has no head {name} (heads: {has}): fine-tune a model that has "
+                f"one, or leave out auxiliary.{name}"
+            )
+        heads.append(name if name in stored else config.find_kind(OBJECTIVES, name).Config())
+    return heads
 
 
 def finetune(
@@ -82,8 +110,6 @@ def finetune(
     data = data or prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
     with ExitStack() as stack:
         world = stack.enter_context(join_process_group(choose_device(device)))
-        if overwrite:
-            replace_run(Path(output), settings, world, resume=resume)
         stop_signal = stack.enter_context(StopSignal())
         loader = _make_loader(settings, data, tokenizer, world, static_shape=replacement is None)
         trainer = Trainer(
@@ -97,6 +123,10 @@ def finetune(
             stop_signal=stop_signal,
             seed=settings.seed,
         )
+        if replacement is None:
+            refuse_without_memory(settings, trainer, loader)
+        if overwrite:
+            replace_run(Path(output), settings, world, resume=resume)
         with memory_advice(loader.micro_batch_size, "examples"):
             run = FinetuneRun(
                 config=settings,
@@ -126,6 +156,21 @@ def preview(settings: FinetuneConfig, output: str | Path, *, overwrite: bool = F
         "steps": settings.steps(len(data.train)),
     }
     return {"task": settings.name, "main": task.main_metric, **data.facts(), **facts, "notes": notes}
+
+
+def refuse_without_memory(settings: FinetuneConfig, trainer: Trainer, loader: FinetuneLoader) -> None:
+    """Raises if the run clearly does not fit into the memory of a CPU, by a forward of some of its first examples."""
+    compute, count = settings.compute, loader.micro_batch_size
+    if loader.world.device.type != "cpu" or compute.fsdp or settings.unfreeze or trainer.forward_backward.compiles:
+        return
+    whole, part = loader.batch(0, count), loader.batch(0, -(-count // MEASURED_SHARE))
+    cells = whole.input_ids.numel() / part.input_ids.numel()
+    tokens = float((whole.document_ids != 0).sum() / (part.document_ids != 0).sum())
+    each = int(activation_bytes(trainer, part) * min(cells, tokens) / count)
+    weights = tensor_bytes(trainer.module.state_dict())
+    estimate = MemoryEstimate(weights=weights, rows=count, row_activations=each, unit="examples")
+    batch_size = settings.batch_size // loader.world.size
+    estimate.refuse(batch_size=batch_size, checkpointing=compute.activation_checkpointing)
 
 
 def no_dev_note(data: TaskData, folder: Path) -> list[str]:
@@ -202,11 +247,12 @@ class FinetuneRun(Run):
     def closing_notes(self) -> list[str]:
         return [*self.data.truncation_note(), *no_dev_note(self.data, self.folder)]
 
-    def before_saving(self, model: Model) -> None:
-        """Fitted settings of the head, such as a threshold."""
+    def model_to_save(self, model: Model) -> Model:
+        """Encoder and task head, without auxiliary heads; with fitted settings of the head, such as a threshold."""
+        head: Any = model.objectives[self.data.task.objective]
         if self.fitted:
-            head: Any = model.objectives[self.data.task.objective]
             head.config = replace(head.config, **self.fitted)
+        return Model(model.encoder, [head])
 
     def evaluate(self) -> Evaluation | None:
         """The task's metrics on the dev examples, computed on every rank."""
@@ -226,6 +272,11 @@ class FinetuneRun(Run):
         facts = {f"dev {name}": f"{value:.4f}" for name, value in scores.items()}
         return {"task": self.config.name, "steps": self.trainer.steps_done, **facts}
 
+    def _label_rates(self) -> dict[str, float]:
+        """Labels per token of the auxiliary losses."""
+        heads: dict[str, Any] = {name: self.model.objectives[name] for name in self.config.auxiliary_weights}
+        return {name: 1.0 if head.causal else head.config.mask_probability for name, head in heads.items()}
+
     def collect_facts(self) -> dict[str, Any]:
         """With sizes of the data, FLOPs of a token and peak FLOP/s."""
         world, data = self.trainer.world, self.data
@@ -237,6 +288,6 @@ class FinetuneRun(Run):
             **data.facts(),
             "features": len(data.train),
             "mean_length": mean,
-            "flops_per_token": flops_per_token(self.model, length=int(mean), labels={}),
+            "flops_per_token": flops_per_token(self.model, length=int(mean), labels=self._label_rates()),
             "peak_flops": cached_peak_flops(world.device, self.dtype) * world.size,
         }

@@ -206,6 +206,8 @@ class FinetuneConfig:
     tokenizer: str = ""  # folder of the tokenizer; empty: the model folder
     files: dict[str, str] = field(default_factory=dict)  # of the task, by split, or its folder under data
     head: dict[str, Any] = field(default_factory=dict)  # settings of the objective that the task leaves open
+    # weight of the language model's loss on the same texts, beside the task's (P-GPT1 §3.2): causal_lm or masked_lm
+    auxiliary: dict[str, float] = field(default_factory=dict)
     dropout: float | None = None  # in the whole encoder; absent: as in the model folder
     random_init: bool = False  # start from random weights, as a baseline without pre-training
     max_length: int = 0  # tokens of a row; 0: the task's own
@@ -237,6 +239,9 @@ class FinetuneConfig:
             raise ConfigError("batch_size and save_every must be at least 1, and epochs above 0")
         if min(self.micro_batch_size, self.max_length, self.evals_per_epoch, self.patience, self.limit) < 0:
             raise ConfigError("micro_batch_size, max_length, evals_per_epoch, patience and limit must be at least 0")
+        for name, weight in self.auxiliary.items():
+            if not 0 <= weight < math.inf:
+                raise ConfigError(f"auxiliary.{name}={weight:g} must be at least 0")
         if not 0 <= self.dev_fraction < 1:
             raise ConfigError(f"dev_fraction={self.dev_fraction:g} must be at least 0 and below 1")
         check_precision(self.precision, self.compute)
@@ -246,6 +251,11 @@ class FinetuneConfig:
     @property
     def name(self) -> str:
         return task_name(self.task)
+
+    @property
+    def auxiliary_weights(self) -> dict[str, float]:
+        """The auxiliary losses that count."""
+        return {name: weight for name, weight in self.auxiliary.items() if weight}
 
     def steps(self, examples: int) -> int:
         """Optimizer steps of the run."""

@@ -44,7 +44,9 @@ def flops_per_token(model: Model, *, length: int, labels: Mapping[str, float]) -
     """FLOPs of a token in rows of `length` tokens; `labels`: labels per token, by objective."""
     table, pooler = model.encoder.token_embeddings, getattr(model.encoder, "pooler", None)  # reads first tokens only
     weights: float = sum(_token_weights(part, length) for part in model.encoder.execution_order() if part is not pooler)
-    for objective in (part for part in model.objectives.modules() if isinstance(part, Objective)):
+    objectives = [part for part in model.objectives.modules() if isinstance(part, Objective)]
+    weights *= 1 + sum(objective.reads_copy for objective in objectives)
+    for objective in objectives:
         per_token = objective.per_token_modules()
         inner = [part for part in objective.modules() if isinstance(part, Objective) and part is not objective]
         head = _matrix_weights(objective) - sum(map(_matrix_weights, [*per_token, *inner]))
