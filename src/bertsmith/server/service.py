@@ -9,7 +9,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from fastapi import Depends
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.deadline import Deadline, DeadlineExceeded, RequestTooLarge, current_deadline, deadline
@@ -55,6 +55,7 @@ ROUTE_PIPELINES: dict[str, tuple[Pipeline, ...]] = {  # a model needs a head for
     "tag-words": ("token-classification",),
     "qa": ("question-answering",),
     "choose": ("multiple-choice",),
+    "v1/completions": ("text-generation",),
 }
 
 
@@ -170,6 +171,43 @@ class Service:
             raise self._request_error(error, context) from None
         finally:
             context.tokens += own.tokens
+
+    async def stream(
+        self, context: RequestContext, served: ServedModel, events: Callable[[Predictor], Iterator[str]]
+    ) -> Response:
+        """A response whose body is made event by event in a worker thread; it ends when the client disconnects.
+
+        An error before the first event is an error response, a later one is the last event.
+        """
+        loop, queue = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+
+        def run(predictor: Predictor) -> None:
+            for event in events(predictor):
+                loop.call_soon_threadsafe(queue.put_nowait, event)
+
+        task = asyncio.create_task(self.run_model(context, served, run))
+        task.add_done_callback(lambda _: queue.put_nowait(None))
+        try:
+            first = await queue.get()
+            if first is None:
+                await task
+        except BaseException:
+            task.cancel()
+            raise
+
+        async def body() -> AsyncIterator[str]:
+            event = first
+            try:
+                while event is not None:
+                    yield event
+                    event = await queue.get()
+                await task
+            except RequestError as error:
+                yield f"data: {error.body(openai=context.openai).decode()}\n\n"
+            finally:
+                task.cancel()
+
+        return StreamingResponse(body(), media_type="text/event-stream")
 
     async def _wait(
         self, task: asyncio.Future[Result], context: RequestContext, own: Deadline, seconds: float
