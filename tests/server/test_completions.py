@@ -138,6 +138,8 @@ def test_a_late_generation_ends_with_an_error_event() -> None:
         late = httpx.post(f"{address}/v1/completions", json=body, timeout=20)
         assert late.status_code == 503
         assert "no response within 0.5 s" in late.json()["error"]["message"]
-        events = httpx.post(f"{address}/v1/completions", json=body | {"stream": True}, timeout=20).text.split("\n\n")
+        events = httpx.post(
+            f"{address}/v1/completions", json=body | {"stream": True, "echo": True}, timeout=20
+        ).text.split("\n\n")
         assert json.loads(events[0].removeprefix("data: "))["choices"]
         assert json.loads(events[-2].removeprefix("data: "))["error"]["type"] == "deadline"

@@ -111,7 +111,7 @@ EXAMPLES = {
     ),
     "generate": (
         "bertsmith generate MODEL 'The smith heats' --max-new-tokens 40",
-        "bertsmith generate MODEL prompts.txt --temperature 0.8 --top-p 0.95 --seed 1 --json",
+        "bertsmith generate MODEL prompts.txt --temperature 0.8 --seed 1 --json",
     ),
     "score": (
         "bertsmith score MODEL 'The smith heats the iron.'",
