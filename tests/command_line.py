@@ -20,8 +20,9 @@ class Done(NamedTuple):
 
 
 def call(*words: object) -> Done:
-    """`bertsmith words...`"""
-    out, err = io.StringIO(), io.StringIO()
+    """`bertsmith words...`; stdout and stderr encode text as those of a process do."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n")
+    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n", errors="backslashreplace")
     status: object = 0
     with (
         mock.patch.object(sys, "argv", ["bertsmith", *map(str, words)]),
@@ -34,4 +35,11 @@ def call(*words: object) -> Done:
         except SystemExit as end:
             status = end.code or 0
     assert isinstance(status, int)
-    return Done(status, out.getvalue(), err.getvalue())
+    return Done(status, *(_written(stream) for stream in (out, err)))
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    buffer = stream.buffer
+    assert isinstance(buffer, io.BytesIO)
+    return buffer.getvalue().decode()

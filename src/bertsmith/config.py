@@ -182,7 +182,7 @@ def parse_value(text: str) -> Any:
     """A TOML value (`3e-5`, `true`, `[1, 2]`, `"text"`) or a number such as `.5`; anything else is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # not TOML, a number of thousands of digits, or endlessly nested
         return float(text) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text) else text
 
 
@@ -377,7 +377,7 @@ def read_file(cls: type[T], path: Path, *, complete: Callable[[Any], Any] = lamb
         data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not a {_other_names(cls).title}: {error}") from error
     data = complete(data)
     try:

@@ -4,11 +4,22 @@ The command line prints such an error as one line and exits with `exit_code`; in
 Any other exception is a defect and keeps its traceback.
 """
 
+import errno
+
 
 class BertsmithError(ValueError):
     """A wrong call of bertsmith; the message says what was found, where, and what to do."""
 
     exit_code = 2
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed: of torch on a GPU or CPU, numpy, pyarrow or Python. Does not import torch."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(name in str(error) for name in ("DefaultCPUAllocator", "bad_alloc"))
 
 
 class DataError(BertsmithError):

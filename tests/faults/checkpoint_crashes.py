@@ -25,7 +25,7 @@ from faults.checkpoint_fixtures import (
     train_all,
     undisturbed,
 )
-from faults.faulty_disks import FailingDisk, Operation, RecordingDisk
+from faults.faulty_disks import SPACE, FailingDisk, Operation, RecordingDisk
 from faults.power_loss import DiskState, power_loss_states
 from faults.shard_crashes import StoppingDisk
 from faults.shard_fixtures import Outcome, emptied, in_child
@@ -173,7 +173,7 @@ def _refused(run: Path, disk: FailingDisk, build: Build) -> str:
             return "the run went on as if nothing had happened"
     except StorageError as error:
         reason = os.strerror(getattr(errno, disk.how, 0))
-        if not re.match(rf"{reason}: .*{re.escape(str(run.parent))}.* needs [\d,]+ bytes, [\d,]+ are free", str(error)):
+        if not re.match(rf"{reason}: .*{re.escape(str(run.parent))}.*{SPACE}", str(error)):
             return f"the message is {error}"
     return state_problem(run, acknowledged)
 

@@ -18,6 +18,8 @@ from bertsmith.system.durable import Disk
 
 Kind = Literal["create", "write", "fsync", "rename", "unlink", "mkdir", "rmdir", "sync_folder"]
 Result = TypeVar("Result")
+# the end of an error; only writes need bytes, and only a full disk has to do with free ones
+SPACE = r"( needs [\d,]+ bytes, [\d,]+ bytes are free|: [\d,]+ bytes are free|(?=\n?$))"
 
 
 @dataclass(frozen=True, slots=True)

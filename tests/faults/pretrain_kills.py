@@ -8,6 +8,7 @@ import random
 import re
 import signal
 
+from faults.faulty_disks import SPACE
 from faults.pretrain_fixtures import MODEL, PretrainOutcome, Scene
 from faults.pretrain_process import Patch
 from faults.shard_fixtures import Outcome
@@ -160,6 +161,6 @@ def files_too_large(scene: Scene, *, only: str | None = None) -> Outcome:
 
 
 def _message_problem(status: int, errors: str, reason: str, folder: str) -> str:
-    """Problem unless the error is one line with the reason, the path, bytes needed and free."""
-    pattern = rf"bertsmith: {reason}: .*{re.escape(folder)}.* needs [\d,]+ bytes, [\d,]+ are free in \S+\n"
+    """Problem unless the error is one line with the reason, the path, and bytes needed and free where there are any."""
+    pattern = rf"bertsmith: {reason}: .*{re.escape(folder)}.*{SPACE}( in \S+)?\n"
     return "" if status == 74 and re.fullmatch(pattern, errors) else f"status {status}, and it said {errors[-600:]!r}"

@@ -178,7 +178,10 @@ def not_finite(scene: Scene, *, only: str | None = None, build: str = "") -> Out
 
 def _learned(scene: Scene, ended: Ended, steps: list[dict[str, object]], value: str) -> str:
     line = "bertsmith: loss or gradients were not finite in 3 consecutive steps (step 7: loss "
-    if ended.status != 2 or not ended.errors.startswith(line) or ended.errors.count("\n") != 1:
+    *warned, last = ended.errors.splitlines()
+    skipped = [f"bertsmith: warning: the update of step {step} was skipped: " for step in (5, 6, 7)]
+    named = len(warned) == 3 and all(map(str.startswith, warned, skipped))
+    if ended.status != 2 or not last.startswith(line) or not named:
         return f"status {ended.status}, and it said {ended.errors[-600:]!r}"
     told = [(event["loss"], event["skipped"]) for event in steps[4:]]
     if told != [(value, True)] * 3:

@@ -85,7 +85,9 @@ def overload_at_work(*, factor: float, share: float, seconds: float, defect: str
     with Process(heavy=True, defect=defect, **_limits(12 * 3 * EXPECTED_TOKENS)) as process:
         address = process.wait_until_ready()
         calm, load, after = asyncio.run(_overloaded(address, requests, seconds, factor=factor))
+        peak, tracebacks = process.memory("VmHWM"), process.tracebacks()
     _check_load(outcome, calm, load, after, share=share)
+    outcome.facts |= {"peak": peak, "tracebacks": tracebacks}
     return outcome
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from unittest import mock
 
 from model_io.folder_fixtures import model, tokenizer
-from server.http_fixtures import predictor
+from server.http_fixtures import all_predictors, predictor
 
 from bertsmith.inference.forward import Backend, ModelInput, Query
 from bertsmith.inference.predictor import Predictor
@@ -121,8 +121,18 @@ def served(*, cost: float = 0.0, defect: str = "", log: Log | None = None, **lim
 class Process:
     """A server in a subprocess."""
 
-    def __init__(self, *, cost: float = 0.0, heavy: bool = False, defect: str = "", **limits: Any) -> None:
-        settings = json.dumps({"cost": cost, "heavy": heavy, "broken": defect, "limits": limits})
+    def __init__(
+        self,
+        *,
+        cost: float = 0.0,
+        heavy: bool = False,
+        defect: str = "",
+        all_models: bool = False,
+        api_key: str = "",
+        **limits: Any,
+    ) -> None:
+        facts = {"cost": cost, "heavy": heavy, "broken": defect, "limits": limits, "all": all_models, "key": api_key}
+        settings = json.dumps(facts)
         paths = os.pathsep.join([str(TESTS), *sys.path])
         self.process = subprocess.Popen(
             [sys.executable, __file__, settings],
@@ -171,10 +181,14 @@ class Process:
         self.stop()
         return self.wait()
 
-    def memory(self) -> int:
-        """Resident memory in bytes."""
+    def memory(self, field: str = "VmRSS") -> int:
+        """Resident memory in bytes; its peak with VmHWM."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(text.split("VmRSS:")[1].split()[0]) << 10
+        return int(text.split(f"{field}:")[1].split()[0]) << 10
+
+    def tracebacks(self) -> int:
+        """How many tracebacks it has logged."""
+        return sum("Traceback (most recent" in line for line in self.lines)
 
     def __enter__(self) -> Process:
         return self
@@ -193,8 +207,9 @@ def main(settings: str) -> None:
     with broken(facts["broken"]):
         limits = limits_of(facts["broken"], **facts["limits"])
         listener = server.listen("127.0.0.1", 0)
-        built = heavy() if facts["heavy"] else costly(facts["cost"])
-        server.serve(build({"words": built}, limits=limits, log=Log()), listener)
+        models = {"words": heavy() if facts["heavy"] else costly(facts["cost"])}
+        models |= {name: one for name, one in all_predictors().items() if facts["all"] and name != "words"}
+        server.serve(build(models, limits=limits, log=Log(), api_key=facts["key"] or None), listener)
 
 
 if __name__ == "__main__":

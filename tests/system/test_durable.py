@@ -63,7 +63,7 @@ def test_every_failure_names_path_and_bytes(tmp_path: Path, how: str, number: in
     with pytest.raises(StorageError) as caught:
         disk.write_file(tmp_path / "a", [b"1" * 1000, b"2" * 2000])
     reason = "No space left on device" if how == "ENOSPC" else "Input/output error"
-    shape = rf"{reason}: writing {re.escape(str(tmp_path / 'a'))} needs 3,000 bytes, [\d,]+ are free in .*"
+    shape = rf"{reason}: writing {re.escape(str(tmp_path / 'a'))} needs 3,000 bytes, [\d,]+ bytes are free in .*"
     assert re.fullmatch(shape, str(caught.value))
     assert isinstance(caught.value.__cause__, OSError)
     assert disk.landed == 1
@@ -81,7 +81,7 @@ def test_short_writes_are_continued(tmp_path: Path) -> None:
 def _write_past_the_limit(folder: Path) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-    with pytest.raises(StorageError, match=r"File too large: writing .*/a needs 30,000 bytes, [\d,]+ are free"):
+    with pytest.raises(StorageError, match=r"File too large: writing .*/a needs 30,000 bytes, [\d,]+ bytes are free"):
         Disk().write_file(folder / "a", [b"x" * 30_000])
     os._exit(7)
 
@@ -252,4 +252,4 @@ def test_a_failure_without_contents_does_not_need_zero_bytes(tmp_path: Path) -> 
         with pytest.raises(StorageError) as caught:
             FailingDisk(0, how).make_folder(tmp_path / "a")  # type: ignore[arg-type]
         assert "needs 0 bytes" not in str(caught.value)
-        assert ("are free in" in str(caught.value)) == (how == "ENOSPC")
+        assert ("bytes are free in" in str(caught.value)) == (how == "ENOSPC")

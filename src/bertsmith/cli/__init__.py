@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import os
 import signal
 import sys
@@ -27,6 +28,7 @@ from bertsmith.errors import (
     StoppedError,
     StorageError,
     UnknownWordsWarning,
+    is_out_of_memory,
 )
 
 app = typer.Typer(
@@ -145,14 +147,16 @@ INTERRUPTED = 130  # the option parser's exit code for KeyboardInterrupt
 TERMINATION_SECONDS = 2.0  # within which torchrun terminates the other ranks after one has exited
 LOST_SECONDS = 20.0  # and after one has disappeared, which a busy machine notices later
 OUT_OF_MEMORY = (
-    "out of GPU memory; finished work is kept: run the same command again with fewer --jobs or a smaller "
-    "micro_batch_size, or free the GPU"
+    "finished work is kept: run the same command again with fewer --jobs or --workers, a smaller micro_batch_size or "
+    "less input, or end other programs that use the memory"
 )
 
 
 def main() -> NoReturn:
     """Runs a command. Every error that a user can cause is one line on stderr and an exit code."""
     signal.signal(signal.SIGTERM, _stop)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for names of files that are not Unicode
     warnings.showwarning = partial(_show_warning, warnings.showwarning)
     warnings.simplefilter("always", UnknownWordsWarning)
     try:
@@ -169,18 +173,17 @@ def main() -> NoReturn:
     except BrokenPipeError:  # the reader of stdout has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except OSError as error:
-        if error.filename is None:
-            raise
-        _exit(f"{error.strerror}: {error.filename}", StorageError.exit_code)
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # no command was named: print the help
             print(error, file=sys.stderr)
             sys.exit(2)
         if hasattr(error, "format_message"):  # a usage error of the option parser
             _exit(usage_message(error, sys.argv[1:]), 2)
-        if type(error).__name__ == "OutOfMemoryError":  # of torch, which may not be imported
-            _exit(OUT_OF_MEMORY, BertsmithError.exit_code)
+        if isinstance(error, OSError) and error.filename is not None:
+            _exit(f"{error.strerror}: {error.filename}", StorageError.exit_code)
+        if is_out_of_memory(error):
+            on_gpu = type(error).__name__ == "OutOfMemoryError"
+            _exit(f"out of {'GPU ' if on_gpu else ''}memory; {OUT_OF_MEMORY}", BertsmithError.exit_code)
         raise
 
 

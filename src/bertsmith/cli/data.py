@@ -11,6 +11,7 @@ import typer
 
 import bertsmith.cli.options as opt
 from bertsmith.data.text_files import check_text
+from bertsmith.errors import DataError
 
 app = typer.Typer()
 KIND_HELP = "wordpiece (BERT), byte_bpe (RoBERTa), bpe (GPT-1), unigram (ALBERT), words or characters."
@@ -81,15 +82,20 @@ def tokenizer_show(
     if text is None:
         opt.print_result(terminal.tokenizer_facts(tokenizer), as_json, lambda: terminal.tokenizer_card(tokenizer))
         return
-    own = (
-        sys.stdin.read()
-        if text == "-"
-        else check_text(text, instead=f"use bertsmith tokenizer show {folder} - < {text}")
-    )
+    instead = f"use bertsmith tokenizer show {folder} - < {text}"
+    own = _read_stdin() if text == "-" else check_text(text, instead=instead)
     texts = [own] + ([check_text(pair)] if pair is not None else [])
     encoded = [tokenizer.encode(one, parse_special_tokens=specials) for one in texts]
     facts = terminal.encoding_facts(tokenizer, texts, encoded)
     opt.print_result(facts, as_json, lambda: terminal.encoding_table(tokenizer, texts, encoded, facts))
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        found = f"byte {error.start:,} (0x{error.object[error.start]:02x}) is not {error.encoding}"
+        raise DataError(f"stdin: {found}: convert the text first, for example with iconv") from None
 
 
 @tokenizer_app.command("stats")
@@ -162,7 +168,6 @@ def verify(
 ) -> None:
     """Verify the checksums of all files of a shard set."""
     from bertsmith.data.shards import verify as verify_shards
-    from bertsmith.errors import DataError
     from bertsmith.reports import terminal
 
     reports = []

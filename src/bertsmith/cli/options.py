@@ -71,7 +71,13 @@ def overrides(examples: str) -> Any:
 
 
 def at_least(minimum: int, help: str) -> Any:
-    return typer.Option(min=minimum, help=help)
+    return typer.Option(min=minimum, help=help, callback=_check_size)
+
+
+def _check_size(value: int | None) -> int | None:
+    if value is not None and value > sys.maxsize:
+        raise typer.BadParameter(f"it must be at most {sys.maxsize:,}.")
+    return value
 
 
 CORPUS_HELP = "Files, folders or quoted globs: txt, jsonl, csv, tsv, parquet, WikiExtractor; also .gz .bz2 .xz .zst."

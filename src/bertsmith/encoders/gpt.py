@@ -49,3 +49,5 @@ class Config(TransformerConfig):
 
 class GPT(TransformerEncoder):
     """Token and position embeddings, causal post-norm blocks."""
+
+    starts_texts = False

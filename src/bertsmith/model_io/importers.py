@@ -87,7 +87,7 @@ def import_folder(
             read = partial(read_tokenizer, find_model_folder(tokenizer or source), lowercase=lowercase)
             notes = _import_pickled(source, output, disk, partial(convert, words=read))
         elif is_openai_checkpoint(source):
-            notes = _import_openai(source, lowercase, tokenizer, convert)
+            notes = _import_openai(source, lowercase, tokenizer, disk, convert)
         else:
             notes = _import_google(source, lowercase, tokenizer, convert)
     _, _, saved = open_model(output)
@@ -109,14 +109,16 @@ def _convert(
     return loader.notes
 
 
-def _import_openai(source: Path, lowercase: bool | None, words: str | Path | None, convert: Convert) -> list[str]:
+def _import_openai(
+    source: Path, lowercase: bool | None, words: str | Path | None, disk: Disk, convert: Convert
+) -> list[str]:
     with OpenAICheckpoint(source) as weights:
         if words:
             read = partial(read_tokenizer, find_model_folder(words), lowercase=lowercase)
             return convert(weights, weights.config(), words=read)
         with TemporaryDirectory() as folder:
             for name, data in tokenizer_files(source).items():
-                Path(folder, name).write_bytes(data)
+                disk.write_file(Path(folder, name), [data], atomic=False)
             try:
                 read = partial(read_tokenizer, Path(folder), lowercase=lowercase)
                 return convert(weights, weights.config(), words=read)

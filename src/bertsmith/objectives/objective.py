@@ -29,6 +29,7 @@ Embed = Callable[[Batch], Tensor]  # an encoder's `embed`: the embeddings [T, E]
 Pipeline = Literal[
     "",
     "fill-mask",
+    "text-generation",
     "next-sentence",
     "text-classification",
     "multi-label-classification",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -11,6 +14,7 @@ from bertsmith.errors import BertsmithError
 
 LONG_ENOUGH = 0.01  # seconds of a matrix product that can be timed
 MEASURING = 0.25  # seconds in which the fastest product is searched
+PROC_CGROUP, CGROUPS, MEMINFO = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"), Path("/proc/meminfo")
 FP8_CAPABILITY = (8, 9)  # of the first CUDA devices with FP8 matrix products
 
 
@@ -31,6 +35,30 @@ def choose_device(name: str) -> str:
             f"--device {name} is not available: torch {torch.__version__} finds only {known}: pass --device auto"
         )
     return name
+
+
+def cpu_memory_bytes() -> int:
+    """The memory of this machine, or the limit of this process's control group where that is lower."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with suppress(OSError, ValueError):
+        for line in PROC_CGROUP.read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            base, name = (CGROUPS / "memory", "memory.limit_in_bytes") if controllers else (CGROUPS, "memory.max")
+            group = base / path.strip("/")  # a container may see its group as the root
+            for folder in (group, *group.parents):
+                with suppress(OSError, ValueError):  # "max": no limit
+                    limits.append(int((folder / name).read_text(encoding="utf-8")))
+    return min(limit for limit in limits if limit > 0)
+
+
+def swap_bytes() -> int | None:
+    """The swap space of this machine; None where it has no fixed size."""
+    with suppress(OSError, ValueError, IndexError):
+        lines = MEMINFO.read_text(encoding="utf-8").splitlines()
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("SwapTotal:")), None)
+    return None
 
 
 def supports_fp8(device: torch.device) -> bool:

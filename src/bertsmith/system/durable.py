@@ -233,7 +233,7 @@ def _storage_error(error: OSError, doing: str, path: Path, needed: int) -> Stora
         return StorageError(f"{error.strerror}: {doing} {path}: {_obstacle(path)}choose another path")
     try:
         status = os.statvfs(folder)
-        free = f"{status.f_bavail * status.f_frsize:,} are free in {folder}"
+        free = f"{status.f_bavail * status.f_frsize:,} bytes are free in {folder}"
     except OSError as unknown:
         free = f"the free space in {folder} is unknown ({unknown.strerror})"
     wanted = f" needs {needed:,} bytes, {free}" if needed else f": {free}" if error.errno in FULL else ""

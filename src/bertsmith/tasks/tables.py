@@ -209,13 +209,16 @@ def _decoded(data: bytes, name: str, encoding: str) -> str:
     except LookupError:
         raise ConfigError(f"task.encoding={encoding} is not an encoding of Python, such as cp949") from None
     except UnicodeDecodeError as error:
-        line, byte = data[: error.start].decode(known, "replace").count("\n") + 1, data[error.start]
+        newline = "\n".encode("utf-16-le") if known.lower().startswith("utf-16") else b"\n"
+        line, byte = data[: error.start].count(newline) + 1, data[error.start]
         advice = (
             "set task.encoding=cp949, task.encoding=latin-1 or what it is" if encoding else "save the file as UTF-8"
         )
         if data.startswith(_UTF_16):
             advice = "set task.encoding=utf-16" if encoding else "it may be UTF-16: save the file as UTF-8"
         raise DataError(f"{name}:{line}: byte 0x{byte:02x} is not {known.upper()}: {advice}") from None
+    except UnicodeError as error:  # of codecs such as idna, which name no byte
+        raise DataError(f"{name} is not {known.upper()}: {error}") from None
 
 
 def _nonempty(table: Table) -> Table:

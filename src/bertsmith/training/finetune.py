@@ -31,6 +31,7 @@ from bertsmith.training.finetune_data import (
 )
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.loop import run_training
+from bertsmith.training.memory import MemoryEstimate, activation_bytes, tensor_bytes
 from bertsmith.training.recipe import FinetuneConfig
 from bertsmith.training.roofline import SHORT_STEP, WORTH_COMPILING, flops_per_token, step_seconds
 from bertsmith.training.run import Evaluation, Run, memory_advice, recipe_changes, replace_run, with_saved_precision
@@ -39,6 +40,7 @@ from bertsmith.training.start import finetuning_settings
 from bertsmith.training.trainer import Trainer
 
 OBJECTIVES = "bertsmith.objectives"
+MEASURED_SHARE = 16  # one in so many examples of a forward is measured
 
 
 def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokenizer, list[str]]:
@@ -116,8 +118,6 @@ def finetune(
     data = data or prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
     with ExitStack() as stack:
         world = stack.enter_context(join_process_group(choose_device(device)))
-        if overwrite:
-            replace_run(Path(output), settings, world, resume=resume)
         stop_signal = stack.enter_context(StopSignal())
         loader = _make_loader(settings, data, tokenizer, world, static_shape=replacement is None)
         trainer = Trainer(
@@ -131,6 +131,10 @@ def finetune(
             stop_signal=stop_signal,
             seed=settings.seed,
         )
+        if replacement is None:
+            refuse_without_memory(settings, trainer, loader)
+        if overwrite:
+            replace_run(Path(output), settings, world, resume=resume)
         with memory_advice(loader.micro_batch_size, "examples"):
             run = FinetuneRun(
                 config=settings,
@@ -172,6 +176,21 @@ def paper_note(settings: FinetuneConfig) -> list[str]:
     tables = {name: value if isinstance(value, dict) else {"": value} for name, value in same.items()}
     listed = [f"{name}.{key}".rstrip(".") + f"={one}" for name, table in tables.items() for key, one in table.items()]
     return [f"settings of the encoder's paper: {' '.join(listed)}"] if listed else []
+
+
+def refuse_without_memory(settings: FinetuneConfig, trainer: Trainer, loader: FinetuneLoader) -> None:
+    """Raises if the run clearly does not fit into the memory of a CPU, by a forward of some of its first examples."""
+    compute, count = settings.compute, loader.micro_batch_size
+    if loader.world.device.type != "cpu" or compute.fsdp or settings.unfreeze or trainer.forward_backward.compiles:
+        return
+    whole, part = loader.batch(0, count), loader.batch(0, -(-count // MEASURED_SHARE))
+    cells = whole.input_ids.numel() / part.input_ids.numel()
+    tokens = float((whole.document_ids != 0).sum() / (part.document_ids != 0).sum())
+    each = int(activation_bytes(trainer, part) * min(cells, tokens) / count)
+    weights = tensor_bytes(trainer.module.state_dict())
+    estimate = MemoryEstimate(weights=weights, rows=count, row_activations=each, unit="examples")
+    batch_size = settings.batch_size // loader.world.size
+    estimate.refuse(batch_size=batch_size, checkpointing=compute.activation_checkpointing)
 
 
 def no_dev_note(data: TaskData, folder: Path) -> list[str]:

@@ -311,10 +311,13 @@ class FinetuneLoader(Prefetcher):
     def _make(self, step: int) -> list[Batch]:
         share = self.batch_size // self.world.size
         begin = step * self.batch_size + self.world.rank * share
-        return [self._batch(first) for first in range(begin, begin + share, self.micro_batch_size)]
+        return [
+            self.batch(first, self.micro_batch_size) for first in range(begin, begin + share, self.micro_batch_size)
+        ]
 
-    def _batch(self, first: int) -> Batch:
-        taken = self.order.take(first, self.micro_batch_size)
+    def batch(self, first: int, count: int) -> Batch:
+        """A batch of `count` examples from the `first` on, in the order of the run."""
+        taken = self.order.take(first, count)
         features = [self.features[number] for _, number in taken]
         samples = [sample_id for sample_id, _ in taken]
         sizes: dict[str, Any] = {"length": self.length, "padding_id": self.padding_id, "shape": self.shape}

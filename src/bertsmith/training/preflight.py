@@ -15,14 +15,15 @@ import torch
 from bertsmith import config
 from bertsmith.data.packing.packing import PackedBatch
 from bertsmith.data.shards import Shards
-from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
+from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError, is_out_of_memory
 from bertsmith.model_io.run_folder import refuse_other_folders
 from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk
 from bertsmith.training import preflight_trial as trial
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.distributed import World
-from bertsmith.training.preflight_trial import Finding, PreflightContext, format_bytes, problem, tensor_bytes
+from bertsmith.training.memory import format_bytes, tensor_bytes
+from bertsmith.training.preflight_trial import Finding, PreflightContext, problem
 from bertsmith.training.pretrain_data import PretrainData
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.run import recipe_changes
@@ -226,7 +227,9 @@ def preflight(
             finding = check.run(context)
         except BertsmithError as error:
             finding = problem(error)
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             rows, advice = context.forward_rows, trial.memory_advice(context)
             finding = problem(BertsmithError(f"out of memory with {rows:,} rows in one forward: {advice}"))
         if finding is not None:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
-from bertsmith.data.collate import from_packed
-from bertsmith.data.packing.packing import PackedBatch, Packing
+from bertsmith.data.packing.packing import Packing
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.summary import parameters_by_module
 from bertsmith.objectives.objective import Objective
 from bertsmith.system.progress import format_duration
 from bertsmith.training.distributed import World
-from bertsmith.training.pretrain import make_trainer
+from bertsmith.training.memory import MemoryEstimate, available_bytes, format_bytes
+from bertsmith.training.pretrain import estimate_memory, make_trainer
 from bertsmith.training.pretrain_data import PretrainData, PretrainLoader, load_start, meta_model
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.signals import StopSignal
@@ -75,8 +72,10 @@ class PreflightContext:
     packing: Packing = field(init=False)
     trial: Recipe = field(init=False)  # the recipe with a smaller batch size
     trainer: Trainer = field(init=False)  # of the trial
-    row_bytes: int = 1  # of activations, for each row of a forward
-    fixed_bytes: int = 0  # of weights, gradients and optimizer state
+    memory: MemoryEstimate = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.memory = MemoryEstimate(weights=0, rows=self.forward_rows)  # until it is estimated
 
     @property
     def forward_rows(self) -> int:
@@ -104,10 +103,6 @@ class PreflightContext:
         if epochs < MANY_EPOCHS or getattr(self.recipe.encoder, "dropout", None) != 0:
             return "", "ok"
         return "; with so many epochs, dropout may help: encoder.dropout=0.1 encoder.attention_dropout=0.1", "note"
-
-
-def format_bytes(size: float) -> str:
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
 def count_parameters(recipe: Recipe) -> int:
@@ -147,17 +142,13 @@ def trial_recipe(recipe: Recipe, parameters: int, device: str) -> Recipe:
 
 def check_memory(context: PreflightContext) -> Finding:
     """An estimate: weights, gradients, two optimizer moments, and the activations of one forward."""
-    weights = tensor_bytes(context.model.state_dict())
-    one, two = (activation_bytes(context.trainer, context.packing.rows(0, rows)) for rows in (1, 2))
-    context.row_bytes, context.fixed_bytes = max(two - one, 1), 4 * weights + max(2 * one - two, 0)
-    activations = context.row_bytes * context.forward_rows
-    needed, available = context.fixed_bytes + activations, available_bytes(context.world.device)
+    estimate = context.memory = estimate_memory(context.trainer, context.packing, rows=context.forward_rows)
+    available, weights = available_bytes(context.world.device), estimate.weights
     facts = {"weights_bytes": weights, "gradients_bytes": weights, "moments_bytes": 2 * weights}
-    facts |= {"activations_bytes": activations, "estimated_bytes": needed, "available_bytes": available}
-    text = f"needs about {format_bytes(needed)}: {format_bytes(4 * weights)} for weights, gradients and moments, "
-    text += f"{format_bytes(activations)} for {context.forward_rows:,} rows of one forward; "
-    text += f"{format_bytes(available)} available"
-    if needed <= available:
+    facts |= {"activations_bytes": estimate.activations, "estimated_bytes": estimate.total}
+    facts |= {"available_bytes": available}
+    text = estimate.describe(available)
+    if estimate.total <= available:
         return Finding(text, facts)
     advice = f"{text}: {memory_advice(context)}"
     if context.world.device.type == "cpu":  # the trial has fewer rows there, so it cannot tell
@@ -167,15 +158,9 @@ def check_memory(context: PreflightContext) -> Finding:
 
 def memory_advice(context: PreflightContext) -> str:
     """The setting to change when memory is short."""
-    recipe = context.recipe
-    most = int((available_bytes(context.world.device) - context.fixed_bytes) / context.row_bytes)
-    sizes = range(1, min(context.forward_rows // 2, most) + 1)
-    fitting = [rows for rows in sizes if recipe.batch_sizes.increment % rows == 0]
-    if fitting:
-        return f"set micro_batch_size={fitting[-1]}"
+    recipe, available = context.recipe, available_bytes(context.world.device)
     checkpointing = recipe.compute.activation_checkpointing
-    first = "" if checkpointing else "set compute.activation_checkpointing=true, or "
-    return f"{first}take a smaller encoder or max_length"
+    return context.memory.advice(available, batch_size=recipe.batch_sizes.increment, checkpointing=checkpointing)
 
 
 def check_step(context: PreflightContext) -> Finding:
@@ -245,36 +230,3 @@ def _trial_rows(context: PreflightContext) -> str:
     micro = context.trial.micro_batch_size
     shown = f"{rows:,} row{'s' * (rows > 1)}" if rows == micro else f"{rows // micro} × {micro:,} rows"
     return shown if rows == full else f"{shown} (of the recipe's {full:,})"
-
-
-def tensor_bytes(tensors: Mapping[str, Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-
-
-def activation_bytes(trainer: Trainer, packed: PackedBatch) -> int:
-    """Bytes that an eager forward keeps for its backward besides the weights; a compiled one may keep less."""
-    model, device = trainer.module, trainer.world.device
-    assert isinstance(model, Model)
-    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
-    kept: dict[int, int] = {}
-
-    def record(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    model.train()
-    with torch.no_grad():
-        batch = model.corrupt(from_packed(packed).to(device))
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=trainer.forward_backward.bf16)
-    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor), autocast:
-        model(batch)
-    return sum(kept.values())
-
-
-def available_bytes(device: torch.device) -> int:
-    """Memory of this device for a run alone on it."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

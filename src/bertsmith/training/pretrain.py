@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from bertsmith import config
+from bertsmith.data.collate import from_packed
+from bertsmith.data.packing.packing import Packing
 from bertsmith.model_io.model import Model
 from bertsmith.nn import autotune
 from bertsmith.nn.autotune import tune_attention
@@ -20,6 +22,7 @@ from bertsmith.system.devices import choose_device, measure_peak_flops, supports
 from bertsmith.training.checkpoints import TrainingState
 from bertsmith.training.distributed import World, join_process_group
 from bertsmith.training.loop import run_training
+from bertsmith.training.memory import MemoryEstimate, activation_bytes, tensor_bytes
 from bertsmith.training.pretrain_data import PretrainData, PretrainLoader, build_model, load_start, meta_model
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.roofline import SHORT_STEP, device_seconds, flops_per_token, step_seconds
@@ -52,13 +55,15 @@ def pretrain(
     recipe = opened.with_vocabulary(recipe)
     with ExitStack() as stack:
         world = stack.enter_context(join_process_group(choose_device(device)))
-        if overwrite:
-            replace_run(Path(output), recipe, world, resume=resume)
-        recipe, measured = resolve_auto(recipe, Path(output), world)
+        recipe, measured = resolve_auto(recipe, None if overwrite else Path(output), world)
         stop_signal = stack.enter_context(StopSignal())
         loader = PretrainLoader(recipe, opened.packing(recipe), world, source=opened.folder)
         stack.callback(loader.close)
+        refuse_without_memory(recipe, world)
         trainer = make_trainer(recipe, opened, loader, world, stop_signal, make)
+        refuse_without_memory(recipe, world, trainer, loader.packing)
+        if overwrite:
+            replace_run(Path(output), recipe, world, resume=resume)
         with memory_advice(recipe.rank_rows(world.size), "rows"):
             run = PretrainRun(
                 config=recipe,
@@ -177,9 +182,32 @@ class PretrainRun(Run):
         return {"attention_seconds": times} if times else {}
 
 
-def resolve_auto(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
+def refuse_without_memory(
+    recipe: Recipe, world: World, trainer: Trainer | None = None, packing: Packing | None = None
+) -> None:
+    """Raises if the run clearly does not fit into the memory of a CPU; without a trainer, by its weights alone."""
+    if world.device.type != "cpu" or recipe.compute.fsdp or recipe.unfreeze:  # these need less than the estimate
+        return
+    rows = recipe.rank_rows(world.size)
+    if trainer is not None and packing is not None and not trainer.forward_backward.compiles:
+        estimate = estimate_memory(trainer, packing, rows=rows)
+    else:
+        estimate = MemoryEstimate(weights=4 * sum(one.numel() for one in meta_model(recipe).parameters()), rows=rows)
+    checkpointing = recipe.compute.activation_checkpointing
+    estimate.refuse(batch_size=recipe.batch_sizes.increment // world.size, checkpointing=checkpointing)
+
+
+def estimate_memory(trainer: Trainer, packing: Packing, *, rows: int) -> MemoryEstimate:
+    """Of a run with `rows` in one forward, from forwards of one and of two rows."""
+    one, two = (activation_bytes(trainer, from_packed(packing.rows(0, count))) for count in (1, 2))
+    weights, each, fixed = tensor_bytes(trainer.module.state_dict()), max(two - one, 1), max(2 * one - two, 0)
+    return MemoryEstimate(weights=weights, rows=rows, row_activations=each, fixed_activations=fixed)
+
+
+def resolve_auto(recipe: Recipe, folder: Path | None, world: World) -> tuple[Recipe, dict[str, Any]]:
     """The recipe with `auto` settings resolved, and timings for the log. A resumed run keeps its precision."""
-    recipe, measured = _resolve_precision(recipe, folder, world)
+    recipe = recipe if folder is None else with_saved_precision(recipe, folder)
+    recipe, measured = _resolve_precision(recipe, world)
     if recipe.compute.cuda_graphs == config.AUTO and world.device.type == "cuda":
         graphs = recipe.compute.compile is not False and world.size == 1 and _has_short_steps(recipe, world)
         recipe = replace(recipe, compute=replace(recipe.compute, cuda_graphs=graphs))
@@ -192,9 +220,8 @@ def _has_short_steps(recipe: Recipe, world: World) -> bool:
     return step_seconds(meta_model(recipe), tokens=tokens, length=length, peak=peak) < SHORT_STEP
 
 
-def _resolve_precision(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
+def _resolve_precision(recipe: Recipe, world: World) -> tuple[Recipe, dict[str, Any]]:
     """On CUDA fp8 where rank 0 measures that it is faster, else bf16."""
-    recipe = with_saved_precision(recipe, folder)
     if recipe.precision != config.AUTO or world.device.type != "cuda":
         return recipe, {}
     times = _time_precisions(recipe, world) if world.is_main else {}

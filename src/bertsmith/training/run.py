@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from bertsmith import config
-from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.errors import BertsmithError, ConfigError, is_out_of_memory
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
 from bertsmith.model_io.run_folder import DATA, MODELS, RECIPE
@@ -222,7 +222,9 @@ def memory_advice(rows: int, what: str) -> Iterator[None]:
     """Turns an out-of-memory error into one line with the setting to change; `rows` are those of one forward."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
         half = max((size for size in range(1, rows // 2 + 1) if rows % size == 0), default=0)
         advice = f"micro_batch_size={half}" if half else "compute.activation_checkpointing=true or a smaller encoder"
         raise BertsmithError(f"out of memory with {rows} {what} in one forward: resume with {advice}") from error

@@ -8,21 +8,25 @@ import torch.nn.functional as F
 from bertsmith.nn.kernels import cross_entropy
 from bertsmith.types import IGNORE_INDEX
 
-SHAPES = {"whole chunks": (6, 48), "partial last chunk": (7, 50), "less than a chunk": (3, 9)}
+SHAPES = {
+    "whole chunks": (6, 48),
+    "partial last chunk": (7, 50),
+    "less than a chunk": (3, 9),
+    "without a bias": (7, 50),
+}
 WIDTH = 8
 
 
-def errors(rows: int, tokens: int) -> dict[str, float]:
+def errors(rows: int, tokens: int, *, biased: bool) -> dict[str, float]:
     """Relative error of the loss, errors of gradients, number of wrong accuracies."""
     generator = torch.Generator().manual_seed(0)
-    h, table, bias = (
-        torch.randn(size, generator=generator) * 3 for size in ((rows, WIDTH), (tokens, WIDTH), (tokens,))
-    )
+    sizes = ((rows, WIDTH), (tokens, WIDTH), *([(tokens,)] if biased else []))
+    tensors = [torch.randn(size, generator=generator) * 3 for size in sizes]
     labels = torch.randint(0, tokens, (rows,), generator=generator)
-    labels[0] = int((h[0] @ table.T + bias).argmax())  # a correct prediction
+    labels[0] = int(F.linear(*tensors)[0].argmax())  # a correct prediction
     labels[1] = IGNORE_INDEX
-    actual, reference = ([each.clone().requires_grad_() for each in (h, table, bias)] for _ in range(2))
-    total, correct = cross_entropy.linear_cross_entropy(*actual, labels)
+    actual, reference = ([each.clone().requires_grad_() for each in tensors] for _ in range(2))
+    total, correct = cross_entropy.linear_cross_entropy(*actual, *([] if biased else [None]), labels)
     (total * 0.5).backward()
     logits = F.linear(*(each.double() for each in reference))
     expected = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
@@ -39,4 +43,4 @@ def errors(rows: int, tokens: int) -> dict[str, float]:
 
 def all_errors() -> dict[str, dict[str, float]]:
     cross_entropy.TILES.update(BLOCK_N=16)
-    return {name: errors(*shape) for name, shape in SHAPES.items()}
+    return {name: errors(*shape, biased=name != "without a bias") for name, shape in SHAPES.items()}
