@@ -32,6 +32,7 @@ class Encoder(nn.Module):
     direction: Direction = "both"
     stateful: ClassVar[bool] = False  # continues from the state that the previous batch has left
     compiles: ClassVar[bool] = True  # by torch.compile, as one graph
+    starts_texts: ClassVar[bool] = True  # pre-training texts begin with the start token of the tokenizer
     reads: ClassVar[frozenset[Input]] = frozenset({"ids"})
 
     def forward(
@@ -46,10 +47,10 @@ class Encoder(nn.Module):
     ) -> Encoding:
         """The encoding of a batch.
 
-        `state`: `Encoding.state` of the previous batch, for stateful encoders. `indices`: by objective, flat token
-        indices [R]; where given, the last layer is computed only there. `pool`: also one vector per text, where the
-        encoder has a pooler. `return_layers`, `return_attentions`: also the outputs of all layers and their attention
-        probabilities.
+        `state`: `Encoding.state` of the previous batch, for stateful encoders; a `KVCache` in generation. `indices`: by
+        objective, flat token indices [R]; where given, the last layer is computed only there. `pool`: also one vector
+        per text, where the encoder has a pooler. `return_layers`, `return_attentions`: also the outputs of all layers
+        and their attention probabilities.
         """
         raise NotImplementedError
 

@@ -7,7 +7,7 @@ is not an encoder itself. T flat tokens, R selected tokens, N texts, E width of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bertsmith.config import did_you_mean
 from bertsmith.encoders.encoder import Encoder, select_tokens
 from bertsmith.errors import ConfigError
-from bertsmith.nn.attention import Attention, AttentionContext, AttentionShape, make_attention_context
+from bertsmith.nn.attention import Attention, AttentionContext, AttentionShape, KVCache, make_attention_context
 from bertsmith.nn.fp8 import LazyNorm, materialize
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import Block, Embeddings, FeedForward, Pooler
@@ -59,6 +59,7 @@ class TransformerConfig:
     projects_embeddings: ClassVar[bool] = False  # an encoder of another width can share its embeddings
     always_projects: ClassVar[bool] = False  # embeddings, even where their width equals the model's
     normalizes_embeddings: ClassVar[bool] = True
+    finetuning: ClassVar[Mapping[str, Any]] = {}  # settings of its paper's fine-tuning that differ from P-BERT's
     trains_padding: ClassVar[bool] = False  # the embedding of `padding_id`
 
     def __post_init__(self) -> None:
@@ -196,22 +197,25 @@ class TransformerEncoder(Encoder):
     def forward(
         self,
         batch: Batch,
-        state: Any = None,
+        state: KVCache | None = None,
         *,
         indices: Mapping[str, Tensor] | None = None,
         pool: bool = True,
         return_layers: bool = False,
         return_attentions: bool = False,
     ) -> Encoding:
+        """See `Encoder.forward`; `state` is the cache of a causal encoder, which the batch is written to."""
         self.check(batch)
         selection = select_tokens(batch, None if return_layers else indices, pool=pool and self.has_pooler)
-        context = self._attention_context(batch, return_attentions=return_attentions)
+        context = self._attention_context(batch, state, return_attentions=return_attentions)
         embedded_TD = self.embeddings.project(self.embed(batch))
         x: Tensor | LazyNorm = embedded_TD
         layers: list[Tensor] = [embedded_TD]
         attentions: list[Tensor] = []
         for layer in range(self.layers):
             last = layer == self.layers - 1
+            if state is not None:
+                context = replace(context, cache=state.layer(layer, batch))
             x, probabilities_BHLL = self.run_layer(layer, x, context, selection.indices if last else None)
             if return_layers:
                 layers.append(materialize(x).to(self.token_embeddings.dtype))
@@ -228,6 +232,11 @@ class TransformerEncoder(Encoder):
             attentions=tuple(attentions),
         )
 
+    def make_cache(self, *, batch_size: int, length: int, dtype: torch.dtype) -> KVCache:
+        """An empty cache for so many sequences of up to `length` tokens."""
+        size: dict[str, Any] = {"layers": self.layers, "batch_size": batch_size, "length": length}
+        return KVCache.empty(self.attention_shape, **size, device=self.token_embeddings.device, dtype=dtype)
+
     def layer_groups(self) -> list[nn.Module]:
         """Embeddings, blocks, pooler."""
         return [self.embeddings, *self.blocks, *([] if self.pooler is None else [self.pooler])]
@@ -237,7 +246,7 @@ class TransformerEncoder(Encoder):
         """The token table [V, E]."""
         return self.embeddings.tokens.weight
 
-    def _attention_context(self, batch: Batch, *, return_attentions: bool) -> AttentionContext:
+    def _attention_context(self, batch: Batch, cache: KVCache | None, *, return_attentions: bool) -> AttentionContext:
         shape, dtype, theta = self.attention_shape, self.token_embeddings.dtype, self.config.rope_theta
         how: dict[str, Any] = {"training": self.training, "return_attentions": return_attentions, "rope_theta": theta}
-        return make_attention_context(batch, shape, dtype=dtype, **how)
+        return make_attention_context(batch, shape, dtype=dtype, cache=cache, **how)

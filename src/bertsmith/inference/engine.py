@@ -13,7 +13,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -117,6 +118,7 @@ class Engine:
         self.observe = observe
         self._queue: deque[_Request] = deque()
         self.queued_tokens = 0  # that are not in a batch yet
+        self.reserved_tokens = 0  # of generations in progress
         self._speeds: dict[str, tuple[float, float]] = {}  # tokens per second of full batches and when, by query name
         self._closed = self._abandoned = False
         self._changed = threading.Condition()
@@ -168,6 +170,20 @@ class Engine:
         """The queued tokens that run before or beside a new request of so many tokens."""
         with self._changed:
             return self._tokens_ahead(tokens)
+
+    @contextmanager
+    def reserve(self, tokens: int) -> Iterator[None]:
+        """Holds memory for so many tokens between calls of `run`; `Overloaded` if others hold too much of it."""
+        with self._changed:
+            held = self.reserved_tokens
+            if held and held + tokens > self.max_queued_tokens:
+                raise Overloaded(held + tokens, self.max_queued_tokens)
+            self.reserved_tokens += tokens
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.reserved_tokens -= tokens
 
     def _enqueue(self, request: _Request) -> None:
         tokens = request.queued_tokens

@@ -7,6 +7,7 @@ the caller's thread (`LocalBackend`), or batched with the inputs of other caller
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -52,10 +53,15 @@ class Query:
 
     name: ClassVar[str]  # for metrics
     one_per_batch: ClassVar[bool] = False  # results are so large that every input needs its own forward pass
+    collates: ClassVar[bool] = True  # False: `run` computes the results from inputs of its own
     objective: str = field(default="", kw_only=True)  # that reads `ModelInput.indices`; "": a query on the encoder
 
     def forward(self, model: Model, batch: Batch) -> Tensor:
         """The values of a batch, on its device; texts and tokens that fill it up come last."""
+        raise NotImplementedError
+
+    def run(self, model: Model, inputs: Sequence[ModelInput], device: str) -> list[Any]:
+        """The result of each input, of a query that does not collate."""
         raise NotImplementedError
 
     def split(self, values: NDArray[np.float32], inputs: Sequence[ModelInput]) -> list[Any]:
@@ -88,6 +94,9 @@ class LocalBackend:
         self.graphs = CudaGraphs(model) if device == "cuda" and autocast and model.encoder.compiles else None
 
     def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
+        if not query.collates:
+            with self._context():
+                return query.run(self.model, inputs, self.device)
         results: list[Any] = [None] * len(inputs)
         for batch in self._batches(query, inputs):
             for index, result in zip(batch, self._forward(query, [inputs[index] for index in batch]), strict=True):
@@ -113,10 +122,15 @@ class LocalBackend:
         options: dict[str, Any] = {"padding_id": self.padding_id, "indices": indices and {query.objective: indices}}
         values = self.graphs.run(query, rows, **options) if self.graphs and not query.one_per_batch else None
         if values is None:
-            with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
+            with self._context():
                 batch = collate_unpadded(rows, **options).to(self.device)
                 values = query.forward(self.model, batch).float().cpu().numpy()
         return query.split(values, inputs)
+
+    @contextmanager
+    def _context(self) -> Iterator[None]:
+        with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
+            yield
 
 
 class ClosedBackend:

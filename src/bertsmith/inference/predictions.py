@@ -41,6 +41,15 @@ class Entity(TypedDict):
     end: int
 
 
+class Generated(TypedDict):
+    """A generated text."""
+
+    text: str  # after the prompt
+    finish_reason: str  # length, stop or end
+    tokens: list[int]
+    logprobs: NotRequired[list[dict[str, Any]]]  # of each token, and of the most likely ones at its place
+
+
 class Answer(TypedDict):
     """A span of the context that answers a question."""
 

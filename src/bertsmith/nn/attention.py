@@ -19,8 +19,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from bertsmith.types import Batch
 
 # triton: our kernel (`kernels.attention`); varlen: torch's flash attention over cu_seqlens; dense: SDPA without a mask;
-# equal_lengths: SDPA for each run of texts of equal length; masked: SDPA with a mask; eager: returns probabilities
-Kernel = Literal["triton", "varlen", "dense", "equal_lengths", "masked", "eager"]
+# equal_lengths: SDPA for each run of texts of equal length; masked: SDPA with a mask; eager: returns probabilities;
+# cached: one new token of each sequence attends to the keys and values in a `KVCache`
+Kernel = Literal["triton", "varlen", "dense", "equal_lengths", "masked", "eager", "cached"]
 HALF_PRECISION = (torch.bfloat16, torch.float16)
 TRITON_HEAD_WIDTHS = (16, 32, 64, 128)
 HAS_TRITON = find_spec("triton") is not None  # comes with torch for CUDA
@@ -55,6 +56,54 @@ def rotary_embedding(position_ids_T: Tensor, *, head_width: int, theta: float) -
 
 
 @dataclass(frozen=True)
+class AttentionShape:
+    """The settings of a model's attention that determine its kernel and its speed."""
+
+    heads: int
+    head_width: int
+    dropout: float  # in training
+    causal: bool
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """Keys and values of all layers for the tokens so far of B sequences, for generation with a causal model.
+
+    A forward pass over the prompts fills it; each later one takes the next token of every sequence, in order.
+    """
+
+    memory: Tensor  # [layers, 2, B, H, L, K]
+
+    @staticmethod
+    def empty(
+        shape: AttentionShape, *, layers: int, batch_size: int, length: int, device: torch.device, dtype: torch.dtype
+    ) -> KVCache:
+        """For sequences of up to `length` tokens. It has zeros, since masked values must be finite."""
+        padded = -(-length // 8) * 8  # as the fused kernels require of a mask
+        size = (layers, 2, batch_size, shape.heads, padded, shape.head_width)
+        return KVCache(torch.zeros(size, dtype=dtype, device=device))
+
+    def layer(self, layer: int, batch: Batch) -> LayerCache:
+        """The part of a layer; `Batch.sample_ids` number the sequences."""
+        keys, values = self.memory[layer]
+        return LayerCache(keys, values, batch.sample_ids.flatten(), batch.position_ids.flatten())
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """The cache of one layer, and where the keys and values of a batch belong."""
+
+    keys: Tensor  # [B, H, L, K]
+    values: Tensor  # [B, H, L, K]
+    sequence_ids: Tensor  # [T] int64
+    position_ids: Tensor  # [T] int64
+
+    def write(self, k_THK: Tensor, v_THK: Tensor) -> None:
+        self.keys[self.sequence_ids, :, self.position_ids] = k_THK.to(self.keys.dtype)
+        self.values[self.sequence_ids, :, self.position_ids] = v_THK.to(self.values.dtype)
+
+
+@dataclass(frozen=True)
 class AttentionContext:
     """Which tokens of a batch attend to each other, and by which kernel: made once, shared by all layers.
 
@@ -67,10 +116,11 @@ class AttentionContext:
     causal: bool
     cu_seqlens: Tensor  # [S+1] int32
     max_seqlen: int
-    mask: Tensor | None  # [B, 1, L, L] bool, for "masked" and "eager"
+    mask: Tensor | None  # [B, 1, L, L] bool, for "masked" and "eager"; [B, 1, 1, L] for "cached"
     equal_length_runs: tuple[tuple[int, int], ...] = ()  # see `Batch`
     rotary: RotaryEmbedding | None = None
     sequence_bounds: tuple[Tensor, Tensor] | None = None  # for "triton": begin and end [T] int32 of each token's text
+    cache: LayerCache | None = None  # that keys and values are written to, in generation
 
 
 def choose_kernel(
@@ -120,16 +170,6 @@ def context_for_kernel(
     )
 
 
-@dataclass(frozen=True)
-class AttentionShape:
-    """The settings of a model's attention that determine its kernel and its speed."""
-
-    heads: int
-    head_width: int
-    dropout: float  # in training
-    causal: bool
-
-
 def make_attention_context(
     batch: Batch,
     shape: AttentionShape,
@@ -138,8 +178,11 @@ def make_attention_context(
     training: bool,
     return_attentions: bool = False,
     rope_theta: float | None = None,
+    cache: KVCache | None = None,
 ) -> AttentionContext:
     """The context of a batch, for the fastest kernel with weights of that type; see `choose_kernel`."""
+    if cache is not None and batch.max_seqlen == 1:
+        return _cached_context(batch, cache, head_width=shape.head_width, rope_theta=rope_theta)
     device, runs = batch.document_ids.device.type, batch.equal_length_runs
     kernel = choose_kernel(
         device=device,
@@ -157,6 +200,14 @@ def make_attention_context(
         return context
     rotary = rotary_embedding(batch.position_ids.flatten(), head_width=shape.head_width, theta=rope_theta)
     return replace(context, rotary=rotary)
+
+
+def _cached_context(batch: Batch, cache: KVCache, *, head_width: int, rope_theta: float | None) -> AttentionContext:
+    """One token per sequence, which attends to the earlier ones and itself."""
+    position_B = batch.position_ids.flatten()
+    mask_BL = torch.arange(cache.memory.shape[4], device=position_B.device) <= position_B[:, None]
+    rotary = None if rope_theta is None else rotary_embedding(position_B, head_width=head_width, theta=rope_theta)
+    return AttentionContext("cached", len(position_B), True, batch.cu_seqlens, 1, mask_BL[:, None, None], rotary=rotary)
 
 
 class Attention(nn.Module):
@@ -181,6 +232,8 @@ class Attention(nn.Module):
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
         if context.rotary is not None and context.kernel != "triton":
             q_THK, k_THK = context.rotary.rotate(q_THK), context.rotary.rotate(k_THK)
+        if context.cache is not None:
+            context.cache.write(k_THK, v_THK)
         dropout = self.dropout if self.training else 0.0
         probabilities_BHLL = None
         if context.kernel == "triton":
@@ -189,6 +242,8 @@ class Attention(nn.Module):
             out_THK = _varlen_attention(q_THK, k_THK, v_THK, context)
         elif context.kernel == "equal_lengths":
             out_THK = _equal_length_attention(q_THK, k_THK, v_THK, context, dropout)
+        elif context.kernel == "cached":
+            out_THK = _cached_attention(q_THK, context)
         else:
             q_BHLK, k_BHLK, v_BHLK = (_to_batch(x_THK, context.batch_size) for x_THK in (q_THK, k_THK, v_THK))
             if context.kernel == "eager":
@@ -258,6 +313,12 @@ def _sdpa_attention(
     # cuDNN, torch's first choice on an H200, gives NaN gradients where rows of a mask end inside a tile (torch 2.11)
     with sdpa_kernel(NOT_CUDNN) if q_BHLK.is_cuda else nullcontext():
         return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, context.mask, dropout)
+
+
+def _cached_attention(q_BHK: Tensor, context: AttentionContext) -> Tensor:
+    assert context.cache is not None
+    keys_BHLK, values_BHLK = context.cache.keys, context.cache.values
+    return _sdpa_attention(q_BHK[:, :, None].to(keys_BHLK.dtype), keys_BHLK, values_BHLK, context, 0.0)[:, :, 0]
 
 
 def _eager_attention(

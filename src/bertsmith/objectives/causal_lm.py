@@ -26,6 +26,7 @@ class CausalLM(LanguageModelHead):
     """Each token predicts the next one of the same text, special tokens included."""
 
     causal = True
+    pipeline = "text-generation"
     reads_all_tokens = True
 
     def corrupt(self, batch: Batch) -> Batch:

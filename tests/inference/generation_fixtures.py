@@ -1,0 +1,50 @@
+"""Small causal language models with random weights: GPT with its BPE, and others."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from inference.predictor_fixtures import tokenizer as wordpiece
+
+from bertsmith.encoders import gpt
+from bertsmith.inference.predictor import Predictor
+from bertsmith.model_io.model import Model
+from bertsmith.objectives import causal_lm
+from bertsmith.tokenizers import bpe, byte_bpe
+from bertsmith.tokenizers.tokenizer import Tokenizer
+
+TEXT = "the smith heats iron and strikes an anvil while fire burns 쇠를 두드린다 the smith sings"
+POSITIONS = 32
+
+
+@cache
+def gpt_tokenizer() -> Tokenizer:
+    return bpe.Config(min_count=1).train(dict.fromkeys(TEXT.split(), 3), vocab_size=260)
+
+
+@cache
+def byte_tokenizer() -> Tokenizer:
+    return byte_bpe.Config().train(dict.fromkeys(("Ġthe", "Ġsmith"), 3), vocab_size=270)
+
+
+def random_lm(
+    encoder: Any = gpt, tokenizer: Tokenizer | None = None, *, ends: bool = False, **settings: Any
+) -> Predictor:
+    """A model whose logits differ enough that the most likely token is never a tie; it `ends` its texts, or never."""
+    tokenizer = tokenizer or gpt_tokenizer()
+    shape: dict[str, Any] = {"layers": 2, "width": 32, "heads": 2, "max_positions": POSITIONS}
+    size = tokenizer.vocab_size + 3
+    config = encoder.Config(**shape | {"vocab_size": size, "causal": True, "pooler": False} | settings)
+    model = Model.build(config, [causal_lm.Config()])
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for value in model.parameters():
+            if value.dim() > 1:
+                value.normal_(0, 0.3, generator=draw)
+        model.encoder.token_embeddings[tokenizer.end_id] *= 3.0 if ends else 0.0
+    return Predictor(model, tokenizer)
+
+
+__all__ = ["POSITIONS", "TEXT", "byte_tokenizer", "gpt_tokenizer", "random_lm", "wordpiece"]
