@@ -25,7 +25,7 @@ from inference.predictor_fixtures import (
 )
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.pipelines import as_texts, window_rows
+from bertsmith.inference.pipelines import as_texts, text_windows
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives import choose, classify, masked_lm, regress, span, tag
 
@@ -89,7 +89,8 @@ def test_single_inputs_give_single_results(labelled: Predictor) -> None:
 def test_long_texts_are_read_in_windows(labelled: Predictor) -> None:
     """The answer is the softmax of the mean logits, every window computed by transformers."""
     model = theirs("BertForSequenceClassification", labelled)
-    rows = window_rows([tokenizer().encode(LONG)], tokenizer(), length=LENGTH)
+    windows = text_windows([tokenizer().encode(LONG)], tokenizer(), length=LENGTH)
+    rows = [tokenizer().frame(*parts, max_length=LENGTH) for parts in windows]
     with torch.no_grad():
         mean = torch.cat([model(**one).logits for one in inputs(rows)]).mean(0)
     found = labelled.predict_proba([LONG, TEXTS[0]])
@@ -102,7 +103,7 @@ def test_long_texts_are_read_in_windows(labelled: Predictor) -> None:
 def test_windows_cover_every_token(sizes: tuple[int, ...]) -> None:
     known = tokenizer()
     texts = [known.encode(" ".join(["iron", "gold", "is"] * size)[: 5 * size]) for size in sizes]
-    rows = window_rows(texts, known, length=LENGTH)
+    rows = [known.frame(*parts, max_length=LENGTH) for parts in text_windows(texts, known, length=LENGTH)]
     for number, text in enumerate(texts):
         seen = {tuple(place) for row in rows for place in row.offsets[row.sequence_ids == number].tolist()}
         assert seen == {tuple(place) for place in text.offsets.tolist()}

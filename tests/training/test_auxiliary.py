@@ -13,12 +13,17 @@ import torch.nn.functional as F
 from finetune_fixtures import tiny_gpt, tiny_model, tuning_of
 from threads import threads
 
-from bertsmith.errors import ConfigError
+import bertsmith as bs
+from bertsmith.errors import BertsmithError, ConfigError, DataError
+from bertsmith.export.graph import OnnxModule
 from bertsmith.model_io.model_folder import open_model
-from bertsmith.training.finetune import finetune, open_with_head
+from bertsmith.training.finetune import finetune, open_with_head, paper_note
 from bertsmith.training.finetune_data import build_task, make_batch, prepare
 from bertsmith.training.log import last_of_each_step, read_events
-from bertsmith.types import Batch
+from bertsmith.training.recipe import make_finetune_config
+from bertsmith.types import IGNORE_INDEX, Batch
+
+MARKS = {1: "start", 2: "delimiter", 3: "classify"}
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +129,84 @@ def test_unfitting_auxiliary_objectives_are_refused(models: dict[str, Path], tmp
     second = replace(tuning, model=str(tmp_path / "run" / "last"), auxiliary={"masked_lm": 0.5})
     with pytest.raises(ConfigError, match=r"has no head masked_lm \(heads: classify\): fine-tune a model that has one"):
         open_with_head(second, build_task(second))
+
+
+def test_pairs_in_both_orders_have_equal_logits_from_the_sum_of_both(models: dict[str, Path], tmp_path: Path) -> None:
+    tuning = tuning_of("pairs", models["gpt"], tmp_path, "epochs=1", "head.both_orders=true")
+    model, batch = opened(tuning)
+    model.eval()
+    assert batch.labels["classify"].tolist()[1::2] == [IGNORE_INDEX] * 8
+    logits, head = model.predict(batch, "classify"), model.objectives["classify"]
+    hidden = model.encoder(batch).last_hidden[head.indices(batch)]
+    expected = head.head(hidden.view(8, 2, -1).sum(1))
+    assert torch.allclose(logits[::2], expected, atol=1e-5)
+    assert torch.equal(logits[::2], logits[1::2])
+    ends, ids = zip(batch.cls_positions.tolist(), head.indices(batch).tolist(), strict=True), batch.input_ids.flatten()
+    first, second, *_ = (ids[begin : last + 1].tolist() for begin, last in ends)
+    assert sorted(first) == sorted(second)
+    assert first != second
+
+
+def test_a_model_that_reads_both_orders_predicts_the_same_for_either(models: dict[str, Path], tmp_path: Path) -> None:
+    tuning = tuning_of("pairs", models["gpt"], tmp_path, "epochs=2", "head.both_orders=true")
+    results = finetune(tuning, tmp_path / "run", device="cpu", quiet=True)
+    predictor = bs.load(tmp_path / "run", device="cpu")
+    pairs = [("the smith has red iron", "it is iron"), ("the smith has " + "red gold and " * 40, "it is iron")]
+    there = predictor.predict(pairs)
+    back = predictor.predict([pair[::-1] for pair in pairs])
+    assert [one["score"] for one in there] == pytest.approx([one["score"] for one in back], abs=1e-6)
+    assert there[1]["windows"] > 1
+    scored = bs.evaluate(tmp_path / "run", device="cpu", quiet=True)
+    assert scored.scores["accuracy"] == results["score/accuracy"]
+    with pytest.raises(BertsmithError, match="compares two texts"):
+        predictor.predict("one text")
+    with pytest.raises(BertsmithError, match="both orders"):
+        OnnxModule(predictor.model)
+    with pytest.raises(DataError, match=r"train.jsonl:1: head.both_orders=true needs two texts"):
+        opened(tuning_of("classification", models["gpt"], tmp_path, "head.both_orders=true"))
+
+
+def test_a_gpt_has_the_settings_of_its_paper_unless_others_are_given(models: dict[str, Path], tmp_path: Path) -> None:
+    tuning = make_finetune_config("glue/mrpc", models["gpt"], {}, [])
+    assert (tuning.learning_rate, tuning.warmup, tuning.schedule.kind) == (6.25e-5, 0.002, "product")
+    assert (tuning.auxiliary, tuning.batch_size, tuning.epochs) == ({"causal_lm": 0.5}, 32, 3)
+    paper = "settings of the encoder's paper: learning_rate=6.25e-05 warmup=0.002 schedule.kind=product"
+    assert paper_note(tuning) == [f"{paper} auxiliary.causal_lm=0.5"]
+    own = make_finetune_config("glue/mrpc", models["gpt"], {}, ["lr=1e-4", "auxiliary.causal_lm=0"])
+    assert (own.learning_rate, own.auxiliary_weights, own.warmup) == (1e-4, {}, 0.002)
+    assert make_finetune_config("glue/mrpc", models["bert"], {}, []).learning_rate == 5e-5
+    head: dict[str, Any] = {}
+    for family in models:
+        task = build_task(make_finetune_config("glue/mrpc", models[family], {}, []))
+        model, _, _ = open_with_head(make_finetune_config("glue/mrpc", models[family], {}, []), task)
+        head[family] = model.objectives["classify"].config.both_orders
+    assert head == {"bert": False, "gpt": True}
+
+
+def test_heads_may_have_a_learning_rate_of_their_own(models: dict[str, Path], tmp_path: Path) -> None:
+    tuning = tuning_of("classification", models["bert"], tmp_path, "epochs=1", "learning_rate=0", "warmup=0")
+    finetune(replace(tuning, head_learning_rate=1e-2), tmp_path / "run", device="cpu", quiet=True)
+    before, _, _ = open_with_head(tuning, build_task(tuning))
+    after, _, _ = open_model(tmp_path / "run" / "last")
+    same = {name: torch.equal(value, after.state_dict()[name]) for name, value in before.state_dict().items()}
+    assert {name for name in same if not same[name]} == {
+        "objectives.classify.head.weight",
+        "objectives.classify.head.bias",
+    }
+    with pytest.raises(ConfigError, match="head_learning_rate=-1 must be at least 0"):
+        replace(tuning, head_learning_rate=-1.0)
+
+
+def test_rows_of_a_gpt_have_the_layouts_of_its_paper(models: dict[str, Path], tmp_path: Path) -> None:
+    layouts = {"classification": [1, 3], "pairs": [1, 2, 3], "choice": [1, 2, 3]}
+    for kind, layout in layouts.items():
+        tuning = tuning_of(kind, models["gpt"], tmp_path)
+        model, batch = opened(tuning)
+        tokenizer = open_model(models["gpt"])[1]
+        marks = {tokenizer.token_to_id(f"_{name}_"): number for number, name in MARKS.items()}
+        head = model.objectives[build_task(tuning).objective]
+        ids, ends = batch.input_ids.flatten(), head.indices(batch).tolist()
+        for begin, last in zip(batch.cls_positions.tolist(), ends, strict=True):
+            assert [marks[one] for one in ids[begin : last + 1].tolist() if one in marks] == layout
+            assert marks[int(ids[begin])] == 1
+            assert marks[int(ids[last])] == 3

@@ -100,6 +100,7 @@ class FinetuneSettings(RunSettings, total=False):
     main_metric: str
     head: Table
     auxiliary: Mapping[str, float]
+    head_learning_rate: float | None
     dropout: float | None
     random_init: bool
     epochs: float

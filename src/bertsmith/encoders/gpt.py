@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bertsmith.encoders.transformer_encoder import TransformerConfig, TransformerEncoder
 from bertsmith.nn.layer_config import LayerConfig
@@ -28,6 +29,13 @@ class Config(TransformerConfig):
 
     min_segment_types: ClassVar[int] = 0
     normalizes_embeddings: ClassVar[bool] = False
+    # P-GPT1 §4.1, gpt1: train.py
+    finetuning: ClassVar[Mapping[str, Any]] = {
+        "learning_rate": 6.25e-5,
+        "warmup": 0.002,
+        "schedule": {"kind": "product"},
+        "auxiliary": {"causal_lm": 0.5},
+    }
     trains_padding: ClassVar[bool] = True  # the released model pads with its unknown token
 
     @property

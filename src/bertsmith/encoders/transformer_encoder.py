@@ -59,6 +59,7 @@ class TransformerConfig:
     projects_embeddings: ClassVar[bool] = False  # an encoder of another width can share its embeddings
     always_projects: ClassVar[bool] = False  # embeddings, even where their width equals the model's
     normalizes_embeddings: ClassVar[bool] = True
+    finetuning: ClassVar[Mapping[str, Any]] = {}  # settings of its paper's fine-tuning that differ from P-BERT's
     trains_padding: ClassVar[bool] = False  # the embedding of `padding_id`
 
     def __post_init__(self) -> None:

@@ -55,6 +55,11 @@ class OnnxModule(nn.Module):
         self.input_names = INPUT_NAMES if model.encoder.segment_types > 1 else INPUT_NAMES[:2]
         self.heads = cast(list[Objective], list(model.objectives.values()))
         self.output_names = self._output_names()
+        if any(getattr(getattr(head, "config", None), "both_orders", False) for head in self.heads):
+            raise BertsmithError(
+                "this model reads each pair in both orders, which a graph of one text per row cannot: fine-tune it "
+                "with head.both_orders=false to export it"
+            )
         self.multiple_choice = any(head.several_rows for head in self.heads)  # inputs are [B, C, L]
 
     def _output_names(self) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from bertsmith.tasks.text_tasks import (
     encode_texts,
 )
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.types import Encoded, Row
+from bertsmith.types import Encoded
 
 OVERLAP = 64  # minimum number of tokens that neighbouring windows share
 LABEL_PIPELINES: tuple[Pipeline, ...] = ("text-classification", "multi-label-classification")
@@ -207,8 +207,12 @@ class TextPipelines(TextModel):
         encoded = encode_texts((text for one in texts for text in one), self.tokenizer)
         features: list[Features] = []
         for index, parts in enumerate(texts):
-            rows = window_rows([encoded[text] for text in parts], self.tokenizer, length=self.max_length)
-            features += [Features(rows=(row,), example_index=index) for row in rows]
+            if task.both_orders and len(parts) != 2:
+                raise BertsmithError("this model compares two texts, in both orders: pass pairs of texts")
+            for window in text_windows([encoded[text] for text in parts], self.tokenizer, length=self.max_length):
+                orders = [window, window[::-1]] if task.both_orders else [window]
+                rows = tuple(self.tokenizer.frame(*order, max_length=self.max_length) for order in orders)
+                features.append(Features(rows=rows, example_index=index))
             current_deadline().check(len(features) * self.max_length if len(features) > len(texts) else 0)
         logits: list[list[NDArray[np.float32]]] = [[] for _ in texts]
         for one, logits_K in zip(features, self.logits(features, task.objective), strict=True):
@@ -276,8 +280,8 @@ def _shown(value: Any) -> str:
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:60] + '…'}"
 
 
-def window_rows(texts: Sequence[Encoded], tokenizer: Tokenizer, *, length: int) -> list[Row]:
-    """One row if the text or pair fits, otherwise a row for each window. No token is truncated.
+def text_windows(texts: Sequence[Encoded], tokenizer: Tokenizer, *, length: int) -> list[tuple[Encoded, ...]]:
+    """The text or pair itself if it fits into a row, otherwise windows of it. No token is truncated.
 
     The shorter text of a pair is repeated in every row as long as it takes no more than half of a row. If both are
     longer, every window of the first is paired with every window of the second.
@@ -290,7 +294,7 @@ def window_rows(texts: Sequence[Encoded], tokenizer: Tokenizer, *, length: int) 
     windowed = [_windows(text, size=own) for text, own in zip(texts, sizes, strict=True)]
     count = math.prod(map(len, windowed))  # of two long texts the square
     current_deadline().check(count * length if count > 1 else 0)
-    return [tokenizer.frame(*parts, max_length=length) for parts in product(*windowed)]
+    return list(product(*windowed))
 
 
 def _window_sizes(lengths: list[int], size: int) -> list[int]:

@@ -355,7 +355,10 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, GenerationP
     def count_tokens(self, texts: Iterable[str]) -> list[int]:
         """The number of tokens of each text, special tokens included; texts over `max_length` would be truncated."""
         specials = sum(isinstance(part, int) for part in self.tokenizer.frame_ids.single)
-        return [len(encoded) + specials for encoded in self.encode_each(string_list(texts))]
+        counts: list[int] = []
+        for some in self.groups(string_list(texts)):
+            counts += (self.tokenizer.encode_ids(some)[1] + specials).tolist()
+        return counts
 
     def _tokenized(self, encoded: Encoded, *, special_tokens: bool) -> Tokenized:
         ids, offsets, special = encoded.ids, encoded.offsets, np.zeros(len(encoded), np.bool_)

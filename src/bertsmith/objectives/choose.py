@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.errors import BertsmithError
+from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.objectives.heads import TextConfig, TextHead
 from bertsmith.objectives.objective import BuildContext, LabelledRows, SelectedRows, at_least_float32
 from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
@@ -30,6 +30,11 @@ class Config(TextConfig):
     0 for the correct choice itself, 1 for the choice before it, -1 for the one after it; IGNORE_INDEX where the correct
     choice is unknown.
     """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.both_orders:
+            raise ConfigError("both_orders=true is for pairs of texts, not for questions with choices: leave it out")
 
     def build(self, context: BuildContext) -> Choose:
         return Choose(self, context, outputs=1)

@@ -88,6 +88,7 @@ class TextConfig(RecurrentConfig):
     dropout: float = 0.1  # on the vector of each text
     pooling: Pooling = "auto"  # how a text becomes one vector; auto: last for causal encoders, else pooler or cls
     layers: LayerChoice = "top"  # which layers of the encoder are read
+    both_orders: bool = False  # read each pair of texts in both orders and add the two vectors (P-GPT1 §3.3)
     weight: float = 1.0  # of its mean loss in the total
 
     def __post_init__(self) -> None:
@@ -141,17 +142,22 @@ class TextHead(Objective):
         context.layer_config.init_weights(self)
 
     def has_transformers_head(self, pooling: str) -> bool:
-        """transformers reads the top layer."""
+        """transformers reads the top layer of one text."""
         config = self.config
-        return config.pooling == pooling and config.layers == "top" and config.recurrent == "none"
+        plain = config.layers == "top" and config.recurrent == "none" and not config.both_orders
+        return plain and config.pooling == pooling
 
     def indices(self, batch: Batch) -> Tensor:
         """One token for each text [N]."""
         return self.pooling.indices(batch)
 
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Tensor:
-        """The logits of each text [N, outputs]."""
-        logits: Tensor = self.head(self.dropout(self.pooling(encoding, batch, self.name)))
+        """The logits of each text [N, outputs]; with `both_orders` they are equal for the two orders of a pair."""
+        x_NW = self.pooling(encoding, batch, self.name)
+        if self.config.both_orders:  # texts 2n and 2n + 1
+            number_N = torch.arange(len(x_NW), device=x_NW.device)
+            x_NW = x_NW + x_NW[(number_N ^ 1).clamp(max=len(x_NW) - 1)]
+        logits: Tensor = self.head(self.dropout(x_NW))
         return logits
 
 

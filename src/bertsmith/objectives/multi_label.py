@@ -68,4 +68,5 @@ class MultiLabel(TextHead):
     def collate_labels(cls, features: Sequence[LabelledRows]) -> tuple[list[Any], list[Any] | None]:
         """One number for each label and row."""
         size = next((len(one.target) for one in features if one.target is not None), 1)
-        return [[math.nan] * size if one.target is None else one.target for one in features], None
+        labels, indices = super().collate_labels(features)
+        return [[math.nan] * size if isinstance(one, float) else one for one in labels], indices

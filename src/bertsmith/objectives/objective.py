@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import accumulate
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -190,13 +191,21 @@ class Objective(nn.Module):
 
     @classmethod
     def collate_labels(cls, features: Sequence[LabelledRows]) -> tuple[list[Any], list[Any] | None]:
-        """A label for each row and, where certain tokens are classified, their indices in each row."""
-        return [cls.ignored_label if one.target is None else one.target for one in features], None
+        """A label for each row and, where certain tokens are classified, their indices in each row.
+
+        The label of an example with several rows is that of its first row.
+        """
+        labels: list[Any] = []
+        for one in features:
+            labels += [cls.ignored_label if one.target is None else one.target]
+            labels += [cls.ignored_label] * (len(one.rows) - 1)
+        return labels, None
 
     @classmethod
     def split_logits(cls, logits: NDArray[np.float32], features: Sequence[SelectedRows]) -> list[NDArray[np.float32]]:
-        """The logits of each example, in the shape that `Task.decode` takes."""
-        return list(logits[: len(features)])
+        """The logits of each example, in the shape that `Task.decode` takes: those of its first row."""
+        rows = [0, *accumulate(len(one.rows) for one in features)]
+        return [logits[first] for first in rows[:-1]]
 
     def has_transformers_head(self, pooling: str) -> bool:
         """Whether the head computes what transformers' head of the same weights computes.

@@ -153,7 +153,7 @@ class Service:
         """Calls a function with a model; a `RequestError` if the server is full, the deadline passes or it fails."""
         seconds = self.limits.deadline - context.seconds
         if seconds <= 0:
-            raise self._late()
+            raise self.late()
         self.check_capacity([served])
         with self._lock:
             self.busy += 1
@@ -222,13 +222,14 @@ class Service:
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark it as retrieved
         if task.done():
             return task.result()
-        raise client_disconnected() if context.disconnected.is_set() else self._late()
+        raise client_disconnected() if context.disconnected.is_set() else self.late()
 
     def _release(self, _: Any) -> None:
         with self._lock:
             self.busy -= 1
 
-    def _late(self) -> RequestError:
+    def late(self) -> RequestError:
+        """The error of a request that was not computed by its deadline."""
         message = f"no response within {self.limits.deadline:g} s (--deadline)"
         return RequestError(503, "deadline", message, headers=RETRY_AFTER)
 
@@ -241,7 +242,7 @@ class Service:
             within = f"about {error.limit:,} can be computed within {self.limits.deadline:g} s (--deadline)"
             return RequestError(413, "too_large", f"{error.amount}, but only {within}: send fewer or shorter texts")
         if isinstance(error, DeadlineExceeded):
-            return self._late()
+            return self.late()
         if isinstance(error, EngineClosed):
             return stopping()
         return RequestError(422, "validation", redact(str(error), context.json))

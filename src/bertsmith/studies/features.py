@@ -46,7 +46,7 @@ def feature_config(task: str, model: str | Path, files: Mapping[str, Path], chan
     """The settings that all taggers share; the study sets their layers."""
     if any(change.startswith("head.layers=") for change in changes):
         raise ConfigError("the study sets head.layers: pass --layers")
-    return make_finetune_config(task, model, files, [*SETTINGS, *changes])
+    return replace(make_finetune_config(task, model, files, [*SETTINGS, *changes]), auxiliary={})
 
 
 def features(

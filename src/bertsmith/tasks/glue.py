@@ -37,6 +37,7 @@ class Member:
     ragged: Ragged = "error"
     parse: Callable[[Any, str, str], Any] = parse_label
     threshold: float | None = None  # regression: numbers from there on count as paraphrases
+    symmetric: bool = False  # the order of the two texts does not matter
 
     def read(self, path: Path, split: str) -> Table:
         """The table of a file."""
@@ -57,11 +58,15 @@ class Member:
     ) -> ClassificationTask | RegressionTask:
         """The task; `labels` are those of a trained model, which set the order of the classes."""
         main = self.metrics[0]
+        task: ClassificationTask | RegressionTask
         if not self.labels:
-            return RegressionTask(title, dataset, main_metric=main, threshold=self.threshold)
-        ordered = benchmark_labels(title, self.labels, labels)
-        positive = "1" if "f1" in self.metrics else ""
-        return kind(title, dataset, labels=ordered, main_metric=main, metrics=self.metrics, positive=positive)
+            task = RegressionTask(title, dataset, main_metric=main, threshold=self.threshold)
+        else:
+            ordered = benchmark_labels(title, self.labels, labels)
+            positive = "1" if "f1" in self.metrics else ""
+            task = kind(title, dataset, labels=ordered, main_metric=main, metrics=self.metrics, positive=positive)
+        task.symmetric = self.symmetric
+        return task
 
 
 MATCHED: Layout = {
@@ -75,10 +80,10 @@ SENTENCES, QUESTIONS, STRINGS = ("sentence1", "sentence2"), ("question1", "quest
 MEMBERS = {
     "cola": Member(("CoLA",), ("sentence",), metrics=("matthews", "accuracy"), columns=COLA_COLUMNS),
     "sst-2": Member(("SST-2",), ("sentence",)),
-    "mrpc": Member(("MRPC",), STRINGS, "Quality", metrics=("f1", "accuracy")),
+    "mrpc": Member(("MRPC",), STRINGS, "Quality", metrics=("f1", "accuracy"), symmetric=True),
     # a line break in a question splits a few rows of QQP's train.tsv; the reference skips them too
-    "qqp": Member(("QQP",), QUESTIONS, "is_duplicate", metrics=("f1", "accuracy"), ragged="skip"),
-    "sts-b": Member(("STS-B",), SENTENCES, "score", (), ("spearman",), parse=parse_number),
+    "qqp": Member(("QQP",), QUESTIONS, "is_duplicate", metrics=("f1", "accuracy"), ragged="skip", symmetric=True),
+    "sts-b": Member(("STS-B",), SENTENCES, "score", (), ("spearman",), parse=parse_number, symmetric=True),
     "mnli": Member(("MNLI",), SENTENCES, "gold_label", NLI_LABELS, layout=MATCHED),
     "qnli": Member(("QNLI",), ("question", "sentence"), labels=("entailment", "not_entailment")),
     "rte": Member(("RTE",), SENTENCES, labels=("entailment", "not_entailment")),

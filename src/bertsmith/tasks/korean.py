@@ -61,9 +61,17 @@ MEMBERS = {
         ("spearman",),
         layout={split: [(f"sts-{split}.tsv",)] for split in ("train", "dev", "test")},
         parse=parse_number,
+        symmetric=True,
     ),
     "klue-nli": _klue("nli", ("premise", "hypothesis"), "gold_label", labels=NLI_LABELS, metrics=ACCURACY),
-    "klue-sts": _klue("sts", SENTENCES, "labels", labels=(), metrics=("pearson",), parse=_real_label, threshold=3.0),
+    "klue-sts": _klue(
+        *("sts", SENTENCES, "labels"),
+        labels=(),
+        metrics=("pearson",),
+        parse=_real_label,
+        threshold=3.0,
+        symmetric=True,
+    ),
 }
 
 

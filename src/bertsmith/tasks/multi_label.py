@@ -203,6 +203,7 @@ class MultiLabelTask(ClassificationTask):
 
     def use_head_config(self, config: Any) -> None:
         """The thresholds of the trained head."""
+        super().use_head_config(config)
         self.thresholds = getattr(config, "thresholds", None)
 
     def check(self, split: str, examples: Sequence[Example]) -> None:

@@ -124,6 +124,7 @@ class Task:
     objective: str  # the objective whose head predicts: classify, regress, tag, span or choose
     main_metric: str  # selects the best model; higher is better
     max_length: int = 128  # tokens of a row unless the user sets it
+    symmetric: bool = False  # the order of the two texts does not matter: causal encoders read both orders
     length_unit: str = "tokens"  # unit of the lengths in an evaluation
     has_probabilities: ClassVar[bool] = True  # whether `Prediction.score` is a probability
     pseudo_labels: ClassVar[tuple[str, ...]] = ()  # rows of the confusion matrix that are not labels

@@ -37,6 +37,12 @@ _FEW_ROWS = 20  # with fewer rows every label may differ
 class TextTask(Task):
     """A task whose examples are one, two or more texts, with one `Features` per example."""
 
+    both_orders: bool = False  # two rows per example, one for each order of its texts
+
+    def use_head_config(self, config: Any) -> None:
+        """Whether the head reads both orders of a pair."""
+        self.both_orders = getattr(config, "both_orders", False)
+
     def check(self, split: str, examples: Sequence[Example]) -> None:
         if split != "test":
             gold_values(examples, f"no label, but every row of {split} needs one")
@@ -48,8 +54,15 @@ class TextTask(Task):
     def frame(
         self, example: Example, encoded: Mapping[str, Encoded], tokenizer: Tokenizer, max_length: int
     ) -> list[Row]:
-        """The rows of an example: one row with all its texts."""
-        return [tokenizer.frame(*(encoded[text] for text in example.texts), max_length=max_length)]
+        """The rows of an example: one row with all its texts, or one for each order of a pair."""
+        texts = [encoded[text] for text in example.texts]
+        if self.both_orders and len(texts) != 2:
+            where = f"{example.source}: " if example.source else ""
+            raise DataError(
+                f"{where}head.both_orders=true needs two texts, and here is one: set head.both_orders=false"
+            )
+        orders = [texts, texts[::-1]] if self.both_orders else [texts]
+        return [tokenizer.frame(*order, max_length=max_length) for order in orders]
 
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool = False

@@ -36,6 +36,7 @@ from bertsmith.training.recipe import FinetuneConfig
 from bertsmith.training.roofline import SHORT_STEP, WORTH_COMPILING, flops_per_token, step_seconds
 from bertsmith.training.run import Evaluation, Run, memory_advice, recipe_changes, replace_run, with_saved_precision
 from bertsmith.training.signals import StopSignal
+from bertsmith.training.start import finetuning_settings
 from bertsmith.training.trainer import Trainer
 
 OBJECTIVES = "bertsmith.objectives"
@@ -44,8 +45,11 @@ MEASURED_SHARE = 16  # one in so many examples of a forward is measured
 
 def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokenizer, list[str]]:
     """The encoder of the model folder with a new head for the task, and notes for the user."""
-    given = {**task.head_config(), **settings.head, **label_weights(settings, task)}
-    head = config.from_dict(config.find_kind(OBJECTIVES, task.objective).Config, given, "head")
+    kind, causal = config.find_kind(OBJECTIVES, task.objective).Config, is_causal(settings.model)
+    orders = {"both_orders": True} if causal and task.symmetric and hasattr(kind, "both_orders") else {}
+    given = {**task.head_config(), **orders, **settings.head, **label_weights(settings, task)}
+    head = config.from_dict(kind, given, "head")
+    task.use_head_config(head)
     options: dict[str, Any] = {"tokenizer": settings.tokenizer, "dropout": settings.dropout, "seed": settings.seed}
     model, tokenizer, facts = open_for(settings.model, [head], keep=auxiliary_heads(settings), **options)
     for name, weight in settings.auxiliary_weights.items():
@@ -60,19 +64,23 @@ def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokeniz
     return model, tokenizer, notes
 
 
+def is_causal(model: str) -> bool:
+    """Whether tokens of this model attend to earlier tokens only."""
+    return bool(getattr(read_encoder(model), "causal", False))
+
+
 def auxiliary_heads(settings: FinetuneConfig) -> list[Any]:
     """The language-model heads of the auxiliary losses, which must be those of the pre-trained model."""
     heads: list[Any] = []
     for name, weight in settings.auxiliary_weights.items():
-        encoder, stored = read_encoder(settings.model), read_heads(settings.model)
-        causal = getattr(encoder, "causal", False)
+        causal, stored = is_causal(settings.model), read_heads(settings.model)
         fitting = "causal_lm" if causal else "masked_lm"
         if name != fitting:
             kind = "causal" if causal else "bidirectional"
             raise ConfigError(
                 f"auxiliary.{name}: {settings.model} has a {kind} encoder: write auxiliary.{fitting}={weight:g}"
             )
-        if name not in stored and encoder.head_layer_config.lm_head_transform:
+        if name not in stored and read_encoder(settings.model).head_layer_config.lm_head_transform:
             has = ", ".join(stored) or "none"
             raise ConfigError(
                 f"auxiliary.{name}: {settings.model} has no head {name} (heads: {has}): fine-tune a model that has "
@@ -150,12 +158,24 @@ def preview(settings: FinetuneConfig, output: str | Path, *, overwrite: bool = F
     model, tokenizer, notes = open_with_head(settings, task)
     data = prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
     changes = [] if overwrite else recipe_changes(Path(output), settings)
-    notes += [*changes, *data.truncation_note(), *no_dev_note(data, Path(output))]
+    notes += [*changes, *paper_note(settings), *data.truncation_note(), *no_dev_note(data, Path(output))]
     facts = {
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "steps": settings.steps(len(data.train)),
     }
     return {"task": settings.name, "main": task.main_metric, **data.facts(), **facts, "notes": notes}
+
+
+def paper_note(settings: FinetuneConfig) -> list[str]:
+    """The settings that are those of the encoder's paper, where it has fine-tuning settings of its own."""
+    same = {
+        name: value
+        for name, value in finetuning_settings(settings.model).items()
+        if config.update(settings, {name: value}) == settings
+    }
+    tables = {name: value if isinstance(value, dict) else {"": value} for name, value in same.items()}
+    listed = [f"{name}.{key}".rstrip(".") + f"={one}" for name, table in tables.items() for key, one in table.items()]
+    return [f"settings of the encoder's paper: {' '.join(listed)}"] if listed else []
 
 
 def refuse_without_memory(settings: FinetuneConfig, trainer: Trainer, loader: FinetuneLoader) -> None:
@@ -242,7 +262,8 @@ class FinetuneRun(Run):
         return self.model.with_encoder(self.encoder)
 
     def opening_lines(self) -> list[str]:
-        return [f"{name}: {text}" for name, text in training_data(self.data.facts()).items()]
+        facts = training_data(self.data.facts()).items()
+        return [*(f"{name}: {text}" for name, text in facts), *paper_note(self.config)]
 
     def closing_notes(self) -> list[str]:
         return [*self.data.truncation_note(), *no_dev_note(self.data, self.folder)]

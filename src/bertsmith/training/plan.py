@@ -100,12 +100,15 @@ class TrainingPlan:
     minutes: float = 0.0
     layer_decay: float = 1.0
     unfreeze: tuple[Unfreeze, ...] = ()
+    head_learning_rate: float | None = None  # of the top layer group; None: `learning_rate`
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.minutes < 0:
             raise ConfigError(f"steps={self.steps} must be at least 1 and minutes={self.minutes:g} at least 0")
         if self.learning_rate < 0:
             raise ConfigError(f"learning_rate={self.learning_rate:g} must be at least 0")
+        if self.head_learning_rate is not None and self.head_learning_rate < 0:
+            raise ConfigError(f"head_learning_rate={self.head_learning_rate:g} must be at least 0")
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(f"layer_decay={self.layer_decay:g} must be above 0 and at most 1")
         if not 0 <= self.warmup < 1:
@@ -131,12 +134,11 @@ class TrainingPlan:
 
     def learning_rates(self, progress: float, *, groups: int) -> list[float | None]:
         """The learning rate of each layer group, bottom first; None where it is frozen."""
-        top = self.learning_rate * self.factor(progress)
-        trainable = self.trainable(progress, groups=groups)
-        return [
-            top * self.layer_decay ** (groups - 1 - depth) if depth >= groups - trainable else None
-            for depth in range(groups)
-        ]
+        factor, trainable = self.factor(progress), self.trainable(progress, groups=groups)
+        rates = [self.learning_rate * factor * self.layer_decay ** (groups - 1 - depth) for depth in range(groups)]
+        if self.head_learning_rate is not None:
+            rates[-1] = self.head_learning_rate * factor
+        return [rate if depth >= groups - trainable else None for depth, rate in enumerate(rates)]
 
     def trainable(self, progress: float, *, groups: int) -> int:
         """The number of trainable layer groups, counted from the top."""

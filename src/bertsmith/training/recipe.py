@@ -18,7 +18,7 @@ from bertsmith.tasks.task import unknown_task
 from bertsmith.training.forward_backward import ComputeConfig, Precision, check_precision
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import BatchSizes, BatchSizeWarmup, Schedule, TrainingPlan, Unfreeze
-from bertsmith.training.start import shape_overrides
+from bertsmith.training.start import finetuning_settings, shape_overrides
 
 TASKS = "bertsmith.tasks"
 FILES = (".json", ".toml")  # of recipes
@@ -217,6 +217,7 @@ class FinetuneConfig:
     learning_rate: float = 5e-5  # the highest of the run
     warmup: float = 0.1  # share of the run, below 1
     schedule: Schedule = field(default_factory=Schedule)  # of the learning rate
+    head_learning_rate: float | None = None  # the highest of the head; absent: learning_rate
     layer_decay: float = 1.0  # factor of the learning rate per layer group, from the top down
     unfreeze: tuple[Unfreeze, ...] = ()  # gradual unfreezing; empty: everything is trainable; groups=1: only the head
     # differs from the paper's code: with bias correction, without which small sets often fail to learn
@@ -275,7 +276,8 @@ class FinetuneConfig:
 
 
 def _plan(settings: Recipe | FinetuneConfig, steps: int, minutes: float = 0.0) -> TrainingPlan:
-    names = ("learning_rate", "warmup", "schedule", "layer_decay", "unfreeze")
+    names = ["learning_rate", "warmup", "schedule", "layer_decay", "unfreeze"]
+    names += ["head_learning_rate"] if isinstance(settings, FinetuneConfig) else []
     return TrainingPlan(steps=steps, minutes=minutes, **{name: getattr(settings, name) for name in names})
 
 
@@ -307,7 +309,8 @@ def make_finetune_config(
 ) -> FinetuneConfig:
     """The settings of a run; `task`: its name, its config, or the path of a fine-tuning recipe.
 
-    Settings of the task and of the head are `task.…` and `head.…`. The files given replace those of a recipe.
+    Settings of the task and of the head are `task.…` and `head.…`. The files given replace those of a recipe. Where the
+    paper of the model's encoder has fine-tuning settings of its own, they are the defaults.
     """
     paths = {name: str(path) for name, path in files.items()}
     if isinstance(task, str) and task.endswith(FILES):
@@ -317,6 +320,7 @@ def make_finetune_config(
     else:
         task = find_task(task) if isinstance(task, str) else task
         settings = FinetuneConfig(task=task, model=str(model), files=paths)
+        settings = config.update(settings, finetuning_settings(str(model)))
     return config.update(settings, changes) if isinstance(changes, Mapping) else config.override(settings, changes)
 
 

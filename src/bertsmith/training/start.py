@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,11 @@ def shape_overrides(encoder: Any, folder: str) -> list[str]:
     return [
         f"encoder.{name}={json.dumps(value)}" for name, value in _shape(theirs).items() if type(theirs) is type(encoder)
     ]
+
+
+def finetuning_settings(folder: str) -> Mapping[str, Any]:
+    """The fine-tuning settings of the paper of a folder's encoder; empty where they are the usual ones."""
+    return getattr(read_encoder(folder), "finetuning", {}) if folder and Path(folder).is_dir() else {}
 
 
 def with_shape(data: Any) -> Any:
