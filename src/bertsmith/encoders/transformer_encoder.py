@@ -246,7 +246,9 @@ class TransformerEncoder(Encoder):
         """The token table [V, E]."""
         return self.embeddings.tokens.weight
 
-    def _attention_context(self, batch: Batch, cache: KVCache | None, *, return_attentions: bool) -> AttentionContext:
+    def _attention_context(
+        self, batch: Batch, cache: KVCache | None = None, *, return_attentions: bool
+    ) -> AttentionContext:
         shape, dtype, theta = self.attention_shape, self.token_embeddings.dtype, self.config.rope_theta
         how: dict[str, Any] = {"training": self.training, "return_attentions": return_attentions, "rope_theta": theta}
         return make_attention_context(batch, shape, dtype=dtype, cache=cache, **how)
