@@ -3,8 +3,8 @@
 A row is a span of one document in the tokenizer's single-text template. 15 % of its word pieces are predicted: 80 % of
 these are masked, 10 % unchanged, 10 % replaced by a random token. Unknown pieces are never predicted, since the number
 of bytes they stand for is not known. With whole-word masking, 15 % of the words are predicted and all of their pieces
-are masked, so that no piece of a predicted word is visible whatever the vocabulary. B rows, L positions, R predicted
-positions, V vocabulary.
+are masked, so that no piece of a predicted word is visible whatever the vocabulary. Causal language models predict
+every piece of the same rows from the pieces before it. B rows, L positions, R predicted positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ from bertsmith.types import Batch, Row
 MASK_RATE, MASK_SHARE, KEEP_SHARE = 0.15, 0.8, 0.1
 MIN_PIECES = 8  # of a row; shorter ones carry too little signal
 BATCH_SIZE = 64  # rows
-OBJECTIVE = "masked_lm"
+OBJECTIVE, CAUSAL = "masked_lm", "causal_lm"
 HELD_OUT = "held-out"
-CONTINUATION, SPACES = "##", ("▁", "Ġ")  # markers of a vocabulary that are not text
+CONTINUATION, SPACES = "##", ("▁", "Ġ", "</w>")  # markers of a vocabulary that are not text
 
 LogitsFn = Callable[[Batch], Tensor]  # batch to logits at its label positions [R, V]
+# the row as the model reads it, the positions of its logits and their labels
+MaskRow = Callable[[Row, Tokenizer, np.random.Generator], tuple[Row, NDArray[np.int64], NDArray[np.int64]]]
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,29 @@ class HeldOutEvaluator:
     bytes: int  # of text in all predicted pieces
     pieces: int
     fingerprint: str  # of rows and masks: results with equal fingerprints are comparable
+    objective: str = OBJECTIVE
 
     @classmethod
     def of(
-        cls, data: PretrainData, *, length: int, rows: int, seed: int, words: bool = False, split: str = HELD_OUT
+        cls,
+        data: PretrainData,
+        *,
+        length: int,
+        rows: int,
+        seed: int,
+        words: bool = False,
+        split: str = HELD_OUT,
+        objective: str = OBJECTIVE,
     ) -> HeldOutEvaluator:
         """Rows spread evenly over the documents of `split`; `words`: whole-word masking."""
         tokenizer, generator = data.tokenizer, np.random.default_rng(seed)
-        mask_row = (
-            partial(_mask_words, continues=_continues(tokenizer))
-            if words
-            else partial(_mask_pieces, ordinary=_ordinary(tokenizer))
-        )
+        mask_row: MaskRow
+        if objective == CAUSAL:
+            mask_row = _next_pieces
+        elif words:
+            mask_row = partial(_mask_words, continues=_continues(tokenizer))
+        else:
+            mask_row = partial(_mask_pieces, ordinary=_ordinary(tokenizer))
         examples = [mask_row(row, tokenizer, generator) for row in _rows(data, split, length=length, count=rows)]
         examples = [example for example in examples if len(example[1])]
         if not examples:
@@ -85,10 +98,10 @@ class HeldOutEvaluator:
                 digest.update(array.astype(np.int64).tobytes())
         labels = np.concatenate([example[2] for example in examples])
         batches = [
-            _batch(examples[first : first + BATCH_SIZE], length, tokenizer)
+            _batch(examples[first : first + BATCH_SIZE], length, tokenizer, objective)
             for first in range(0, len(examples), BATCH_SIZE)
         ]
-        return cls(tuple(batches), int(byte_counts[labels].sum()), len(labels), digest.hexdigest()[:16])
+        return cls(tuple(batches), int(byte_counts[labels].sum()), len(labels), digest.hexdigest()[:16], objective)
 
     @torch.no_grad()
     def score_logits(self, logits_fn: LogitsFn, device: torch.device) -> HeldOutScores:
@@ -98,18 +111,18 @@ class HeldOutEvaluator:
             device_batch = batch.to(device)
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 logits_RV = logits_fn(device_batch)
-            labels_R = device_batch.labels[OBJECTIVE]
+            labels_R = device_batch.labels[self.objective]
             nats += F.cross_entropy(logits_RV.float(), labels_R, reduction="sum").double().cpu()
             right += (logits_RV.argmax(-1) == labels_R).sum().cpu()
         return HeldOutScores(float(nats) / self.pieces, float(nats) / self.bytes, float(right) / self.pieces)
 
     def evaluate_model(self, model: Model, device: torch.device) -> HeldOutScores | None:
-        """Scores of a bertsmith model; None without a masked language modelling head."""
-        if OBJECTIVE not in model.objectives:
+        """Scores of a bertsmith model; None without a head for this objective."""
+        if self.objective not in model.objectives:
             return None
         was_training = model.training
         model.eval()
-        result = self.score_logits(lambda batch: model.predict(batch, OBJECTIVE), device)
+        result = self.score_logits(lambda batch: model.predict(batch, self.objective), device)
         model.train(was_training)
         return result
 
@@ -178,6 +191,15 @@ def _mask_pieces(
     return replace(row, ids=ids), positions, labels
 
 
+def _next_pieces(
+    row: Row, tokenizer: Tokenizer, generator: np.random.Generator
+) -> tuple[Row, NDArray[np.int64], NDArray[np.int64]]:
+    """The row, the positions before its pieces and the pieces; the first has none before it without a start token."""
+    predicted = (row.sequence_ids == 0) & (row.ids != tokenizer.unknown_id)
+    positions = np.flatnonzero(predicted[1:])
+    return row, positions, row.ids[positions + 1].astype(np.int64)
+
+
 def _continues(tokenizer: Tokenizer) -> NDArray[np.bool_]:
     """Whether each token continues a word [V]."""
     result = tokenizer.is_continuation()
@@ -229,7 +251,7 @@ def evaluate_models(
     return "\n".join([*lines, f"predicted word pieces: {counts}"])
 
 
-def _batch(examples: list[tuple[Row, Any, Any]], length: int, tokenizer: Tokenizer) -> Batch:
+def _batch(examples: list[tuple[Row, Any, Any]], length: int, tokenizer: Tokenizer, objective: str) -> Batch:
     rows, positions, labels = zip(*examples, strict=True)
     slots = sum(map(len, positions))
     return collate(
@@ -237,6 +259,6 @@ def _batch(examples: list[tuple[Row, Any, Any]], length: int, tokenizer: Tokeniz
         length=length,
         padding_id=tokenizer.padding_id,
         shape=(len(rows), len(rows), slots),
-        labels={OBJECTIVE: labels},
-        indices={OBJECTIVE: positions},
+        labels={objective: labels},
+        indices={objective: positions},
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.ten_minutes import results
 from bench.ten_minutes.clock import Stopwatch, TrainingLock
-from bench.ten_minutes.held_out import OBJECTIVE, HeldOutEvaluator
+from bench.ten_minutes.held_out import CAUSAL, OBJECTIVE, HeldOutEvaluator
 from bertsmith import config
 from bertsmith.errors import ConfigError
 from bertsmith.reports.run_history import CHECKPOINTS
@@ -54,12 +54,12 @@ class EvaluatorConfig:
     seed: int = 0
     data: str = ""  # shards with the held-out documents; empty: the contestant's own
 
-    def build(self, data: PretrainData) -> HeldOutEvaluator:
-        """The evaluator for these data, the same for all contestants trained on them."""
+    def build(self, data: PretrainData, objective: str = OBJECTIVE) -> HeldOutEvaluator:
+        """The evaluator for these data, the same for all contestants with that objective."""
         held_out = PretrainData.open(Path(self.data)) if self.data else data
         if held_out.shards.fingerprint != data.shards.fingerprint:
             raise ConfigError(f"{self.data} and {data.folder} were prepared by different tokenizers")
-        return HeldOutEvaluator.of(held_out, length=self.length, rows=self.rows, seed=self.seed)
+        return HeldOutEvaluator.of(held_out, length=self.length, rows=self.rows, seed=self.seed, objective=objective)
 
 
 class TimedTrainer(Trainer):
@@ -182,7 +182,7 @@ def pretrain(
             data=opened,
             held_out=opened.held_out(recipe, world),
             measured=measured,
-            evaluator=evaluator_config.build(opened),
+            evaluator=evaluator_config.build(opened, CAUSAL if CAUSAL in recipe.objectives else OBJECTIVE),
             watch=watch,
             every=evaluator_config.every,
         )
@@ -228,7 +228,7 @@ def _result(
         "text_tokens": run.data.shards.tokens,
         "compile_seconds": compiled,
         "calls": len(recorded),
-        "off_plateau": off_plateau(events, {call["step"] for call in recorded}, about),
+        "off_plateau": off_plateau(events, {call["step"] for call in recorded}, about, run.evaluator.objective),
         **speed(trainer.tokens, trainer.seconds, trainer.steps_done, len(compiled), about),
         **{fact: about[fact] for fact in ("parameters", "device", "flops_per_token", "peak_flops")},
         "final": dict(last),
@@ -239,18 +239,20 @@ def _result(
     }
 
 
-def off_plateau(events: list[dict[str, Any]], untimed: Container[int], about: Mapping[str, Any]) -> float | None:
+def off_plateau(
+    events: list[dict[str, Any]], untimed: Container[int], about: Mapping[str, Any], objective: str = OBJECTIVE
+) -> float | None:
     """Seconds of training until the loss is `LEFT` nats below the unigram loss; None: never.
 
     Runs have two plateaus: at the unigram loss, and a long one about a nat below, where the words of a text are known
     but not their order. `unclocked`: the first step of each call, which compiles.
     """
-    frequencies, recent, seconds = about.get(FREQUENCIES, {}).get(OBJECTIVE), deque[float](maxlen=STEADY), 0.0
+    frequencies, recent, seconds = about.get(FREQUENCIES, {}).get(objective), deque[float](maxlen=STEADY), 0.0
     if frequencies is None:
         return None
     for event in last_of_each_step(events, "step"):
         seconds += 0.0 if event["step"] in untimed else event["seconds"]
-        recent.append(float(event[f"loss/{OBJECTIVE}"]))  # non-finite losses are logged as strings
+        recent.append(float(event[f"loss/{objective}"]))  # non-finite losses are logged as strings
         if len(recent) == STEADY and sum(recent) / STEADY < frequencies - LEFT:
             return seconds
     return None

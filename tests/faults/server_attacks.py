@@ -61,7 +61,7 @@ def hand_made(address: str) -> Counter[int]:
 
 def large(address: str) -> Counter[int]:
     with ThreadPoolExecutor(8) as pool:
-        return Counter(answer.status for answer in pool.map(partial(_patient, address), large_requests() * 3))
+        return Counter(pool.map(partial(_patient, address), large_requests() * 3))
 
 
 def _patient(address: str, request: bytes) -> int:

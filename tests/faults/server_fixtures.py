@@ -1,6 +1,6 @@
 """Servers for fault tests: in this process or in another, with a model of known latency, or deliberately broken.
 
-As a program it starts one: `python server_fixtures.py '{"cost": 0.01, "heavy": false, "broken": "", "limits": {}}'`.
+As a program it starts one: `python server_fixtures.py SETTINGS`, see `Process`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import call
+from inference.generation_fixtures import random_lm
 from inference.predictor_fixtures import KINDS, LONG, TEXTS, reader, saved_predictor, tokenizer
 
 from bertsmith.inference.predictor import Predictor
@@ -100,3 +101,34 @@ def test_bad_input_is_a_one_line_error(
     assert done.returncode == status, done.stderr
     assert part in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_generate_and_score_commands(tmp_path: Path) -> None:
+    model, folder, prompts = random_lm(), tmp_path / "gpt", ["the smith", "iron"]
+    model.save(folder)
+    (tmp_path / "prompts.txt").write_text("\n".join(prompts), encoding="utf-8")
+    expected = model.generate(prompts, max_new_tokens=6)
+    assert call("generate", folder, "the smith", "--max-new-tokens", 6).stdout == f"the smith{expected[0]['text']}\n"
+    shown = call("generate", folder, tmp_path / "prompts.txt", "--max-new-tokens", 6).stdout
+    assert shown == "".join(f"{prompt}{one['text']}\n" for prompt, one in zip(prompts, expected, strict=True))
+    options = ("--temperature", 1, "--top-k", 9, "--top-p", 0.9, "--stop", "b", "--seed", 3, "-n", 2, "--json")
+    found = json.loads(call("generate", folder, tmp_path / "prompts.txt", *options).stdout)["generated"]
+    sampled = model.generate(prompts, temperature=1.0, top_k=9, top_p=0.9, stop="b", seed=3, samples=2)
+    assert found == [{"prompt": one, "results": some} for one, some in zip(prompts, sampled, strict=True)]
+    for words, message in (
+        (("the smith", "--temperature", -1), "temperature=-1.0: it must be at least 0"),
+        (("the smith", "--max-new-tokens", 40), "at most 30 new tokens fit"),
+        (("prompts.txt",), "prompts.txt"),
+    ):
+        failed = call("generate", folder, *words)
+        assert failed.returncode
+        assert message in failed.stderr
+        assert failed.stderr.count("\n") == 1
+    scored = model.score("the smith heats")
+    assert json.loads(call("score", folder, "the smith heats", "--json").stdout)["texts"] == [
+        {"text": "the smith heats", **scored}
+    ]
+    shown = call("score", folder, "the smith heats").stdout
+    assert f"perplexity {scored['perplexity']:.5g}" in shown
+    assert f"{scored['tokens'][1]['surprisal']:.3f}  smith" in shown
+    assert "1 scored tokens" in call("score", folder, tmp_path / "prompts.txt").stdout

@@ -212,3 +212,35 @@ def test_a_tokenizer_without_a_start_token_needs_a_prompt(model: Predictor, monk
     monkeypatch.setattr(type(gpt_tokenizer().special_tokens), "roles", lambda self: {})
     with pytest.raises(BertsmithError, match="the prompt is empty, and this tokenizer has no start token"):
         model.generate(" ")
+
+
+@pytest.mark.parametrize("encoder", [gpt, bert])
+def test_each_token_of_a_long_text_is_scored_once(encoder: Any) -> None:
+    predictor = random_lm(encoder, max_positions=12)
+    whole = random_lm(encoder, max_positions=64)
+    table = whole.model.encoder.embeddings.positions.weight
+    with torch.no_grad():  # positions have no effect, so that only the context differs
+        for one in (predictor, whole):
+            one.model.encoder.load_state_dict(
+                whole.model.encoder.state_dict() | {"embeddings.positions.weight": table[: one.max_length] * 0}
+            )
+            one.model.objectives.load_state_dict(whole.model.objectives.state_dict())
+    text = "the smith heats iron and strikes an anvil while fire burns the smith sings iron"
+    (short, empty), (long, _) = predictor.score([text, ""]), whole.score([text, ""])
+    assert "windows" not in long
+    assert short["windows"] == 2
+    assert [one["token"] for one in short["tokens"]] == [one["token"] for one in long["tokens"]]
+    first = 12 - len(predictor.tokenizer.frame_ids.single[:1]) * (encoder is bert)
+    values, exact = ([one["surprisal"] for one in result["tokens"]] for result in (short, long))
+    assert values[1:first] == pytest.approx(exact[1:first], rel=1e-4)
+    assert all(value is not None for value in values[1:])
+    assert (values[0] is None) == (encoder is gpt)
+    assert text[short["tokens"][1]["start"] : short["tokens"][1]["end"]] == "smith"
+    assert empty == {"surprisal": 0.0, "perplexity": None, "nats_per_byte": None, "tokens": []}
+    part = [one["token"] for one in short["tokens"]]
+    assert (
+        values[-1]
+        == pytest.approx(  # the last window ends with the text
+            predictor.score(predictor.tokenizer.decode(part[-first:]))["tokens"][-1]["surprisal"], rel=1e-4
+        )
+    )

@@ -53,3 +53,22 @@ def test_warped_probabilities_equal_those_of_transformers(top_k: int | None, top
     warpers += [transformers.TopPLogitsWarper(top_p)] if top_p < 1 else []
     expected = transformers.LogitsProcessorList(warpers)(ids, logits)
     torch.testing.assert_close(warp_logits(logits, settings, seen).softmax(-1), expected.softmax(-1))
+
+
+def test_surprisals_equal_the_loss_of_transformers(pair: tuple[Predictor, Any]) -> None:
+    ours, theirs = pair
+    scored = ours.score(PROMPTS)
+    for prompt, result in zip(PROMPTS, scored, strict=True):
+        ids = torch.from_numpy(ours.tokenizer.encode(prompt).ids.astype(np.int64))[None]
+        values = [one["surprisal"] for one in result["tokens"]]
+        assert values[0] is None
+        assert [one["token"] for one in result["tokens"]] == ids[0].tolist()
+        if len(values) > 1:
+            with torch.no_grad():
+                loss = float(theirs(ids, labels=ids).loss)
+            assert np.isclose(np.mean(values[1:]), loss, rtol=1e-5)
+            assert np.isclose(result["perplexity"], np.exp(loss), rtol=1e-4)
+            size = len(prompt) - prompt.index(" ")  # without the first word
+            assert np.isclose(result["nats_per_byte"], sum(values[1:]) / size, rtol=1e-6)
+        else:
+            assert result["perplexity"] is None

@@ -11,6 +11,7 @@ import pytest
 import torch
 from model_fixtures import randomize_weights, relative_difference
 from model_io.folder_fixtures import change_config, change_weights, one_line, same_weights
+from model_io.folder_fixtures import tokenizer as wordpiece
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import gpt
@@ -150,6 +151,14 @@ def test_multiple_choice_alone_is_saved_with_the_language_model(tmp_path: Path) 
     assert facts.architectures == ("OpenAIGPTDoubleHeadsModel",)
     assert list(reloaded.objectives) == ["causal_lm", "choose"]
     assert torch.equal(reloaded.predict(batch(), "choose"), model.predict(batch(), "choose"))
+
+
+def test_tokenizers_of_other_models_do_not_return_segment_ids(tmp_path: Path) -> None:
+    """transformers' GPT-1 would add the token embedding of segment 0 to every token."""
+    words = wordpiece()
+    save_model(random_model([], vocab_size=words.vocab_size, padding_id=0), words, tmp_path / "m")
+    assert [*transformers.AutoTokenizer.from_pretrained(tmp_path / "m")("the cat")] == ["input_ids", "attention_mask"]
+    assert open_model(tmp_path / "m")[1].fingerprint == words.fingerprint
 
 
 def test_an_old_folder_without_prefix_and_with_masks_loads(tmp_path: Path) -> None:

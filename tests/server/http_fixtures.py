@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import httpx
+from inference.generation_fixtures import random_lm
 from model_io.folder_fixtures import model, tokenizer
 
 from bertsmith.inference.predictor import Predictor
@@ -31,12 +32,15 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "choices": ("choose",),
     "order": (sentence_order.Config(),),
     "parts of speech": (tag.Config(labels=("NOUN", "VERB", "ADJ")),),
+    "texts": ("causal_lm",),
 }
 
 
 @cache
 def predictor(name: str) -> Predictor:
     """A small model with random weights and the heads of that name, shared by all tests."""
+    if name == "texts":
+        return random_lm()
     return Predictor(model(*KINDS[name], seed=list(KINDS).index(name)), tokenizer())
 
 

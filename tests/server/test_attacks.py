@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -17,8 +18,11 @@ from server.http_fixtures import JSON, client_for, open_connection, post, predic
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.deadline import DeadlineExceeded, deadline
 from bertsmith.inference.predictor import Predictor
-from bertsmith.server.middleware import Gateway
+from bertsmith.server.errors import RequestError
+from bertsmith.server.middleware import BUFFERED_BODIES, LARGE_BODY, Gateway
+from bertsmith.server.monitoring import Log, RequestContext
 from bertsmith.server.server import OVERFLOW_CONNECTIONS, running
+from bertsmith.server.service import Service
 from bertsmith.server.settings import AllowedHosts, Limits
 
 LONG = "a b " * 15_000  # within --max-bytes-per-text
@@ -87,7 +91,7 @@ def test_work_for_callers_who_left_stops() -> None:
     }
     for name, call in calls.items():
         encoded: list[int] = []
-        method = "encode_ids" if name.startswith("embed") else "encode_batch"
+        method = "encode_batch" if name == "tokenize" else "encode_ids"
         original = getattr(type(model.tokenizer), method)
         with deadline(20) as own:
 
@@ -241,3 +245,50 @@ def test_rejections_are_cheap_and_keep_the_connection() -> None:
         counted = httpx.get(f"{address}/metrics").text
     assert 'bertsmith_requests_total{route="/embed",status="429"} 1.0' in counted
     assert 'bertsmith_rejections_total{reason="delayed"} 2.0' in counted
+
+
+def test_bodies_in_memory_are_bounded() -> None:
+    limits = Limits(max_body=1 << 16, rejection_seconds=0.0)
+    unfinished = post("/embed", b"", Content_Length=str(1 << 16)) + b" " * 60_000
+    with running({"words": predictor("words")}, limits=limits) as address, contextlib.ExitStack() as stack:
+        for _ in range(BUFFERED_BODIES + 3):
+            stack.enter_context(open_connection(address)).sendall(unfinished)
+        time.sleep(0.2)
+        answer = send_raw(address, post("/embed", {"inputs": "the cat"}))
+        assert (answer.status, b"--max-body" in answer.body) == (429, True)
+        stack.close()
+        time.sleep(0.2)
+        assert send_raw(address, post("/embed", {"inputs": "the cat"})).status == 200
+
+
+def test_large_requests_take_turns() -> None:
+    body = b" " * (LARGE_BODY + 1)
+    service = Service({}, Limits(deadline=0.3))
+    gateway = Gateway(mock.Mock(), [], service, public=set(), log=Log(), api_key=None, allowed_hosts=None)
+    assert asyncio.run(_take_turns(gateway, body)) == [0, 0, 503, 499, 0, 0]
+    service.close(seconds=0)
+
+
+async def _take_turns(gateway: Gateway, body: bytes) -> list[int]:
+    """The statuses of two large requests, of a third, of one whose client leaves, of a small one, and of one later."""
+    contexts = [RequestContext("POST") for _ in range(6)]
+    for context in contexts:
+        context.body = body
+    contexts[4].body = b"{}"
+
+    async def request(number: int, seconds: float = 0.0) -> int:
+        try:
+            async with gateway._turn(contexts[number]):
+                await asyncio.sleep(seconds)
+        except RequestError as error:
+            return error.status
+        return 0
+
+    running = [asyncio.create_task(request(number, 0.5)) for number in (0, 1)]
+    await asyncio.sleep(0)
+    running += [asyncio.create_task(request(number)) for number in (2, 3, 4)]
+    await asyncio.sleep(0.05)
+    assert running[4].done()
+    contexts[3].disconnected.set()
+    statuses = [await one for one in running]
+    return [*statuses, await request(5)]

@@ -114,7 +114,7 @@ def test_pages_and_assets_are_public_and_data_is_not() -> None:
 def test_suggested_commands_exist() -> None:
     tasks = config.kinds("bertsmith.tasks")
     commands = re.findall(r'command: "bertsmith ([^"]+)"', assets()["tasks.js"])
-    assert len(commands) == 9
+    assert len(commands) == 10
     for command in set(commands):
         words = shlex.split(command)
         usage = call(words[0], "--help").stdout

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from browser_fixtures import IN_A_BROWSER
+from inference.generation_fixtures import random_lm
 from inference.predictor_fixtures import tokenizer
 from reports.run_fixtures import step_facts
 from server.page_fixtures import EVIL, browsing, models, records
@@ -518,3 +519,25 @@ def test_panels_fit_a_small_phone(visit: Any, panel: str) -> None:
     assert page.evaluate(NAMELESS) == []
     assert page.locator("h1").count() == 1
     assert page.locator('nav [aria-current="page"]').text_content() == PANELS[panel]
+
+
+def test_tokens_of_a_generated_text_show_their_alternatives(browser: Any, tmp_path: Path) -> None:
+    writer = random_lm()
+    with running({"writer": writer}) as address, browsing(browser, address) as visit:
+        page = visit("/playground#task=generate", viewport=SMALL, expected=REFUSED)
+        page.get_by_label("prompt").fill("the smith heats")
+        page.get_by_label("new tokens").fill("12")
+        page.get_by_label("temperature").fill("0.7")
+        page.get_by_label("stop at this text").fill("")
+        page.keyboard.press("Control+Enter")
+        options: dict[str, Any] = {"max_new_tokens": 12, "temperature": 0.7, "seed": 0, "top_logprobs": 10}
+        expected = writer.generate("the smith heats", **options)
+        shown = page.locator(".generated")
+        shown.wait_for()
+        assert shown.text_content() == "the smith heats" + expected["text"]
+        page.locator(".generated button").nth(4).click()
+        assert bars(page) == [one["token_str"] for one in expected["logprobs"][4]["top"]]
+        assert page.evaluate("document.documentElement.scrollWidth") <= SMALL["width"]
+        page.get_by_label("new tokens").fill("40")
+        page.keyboard.press("Control+Enter")
+        expect(page.locator("#result [role=alert], #result .error").first).to_contain_text("at most 29 new tokens fit")

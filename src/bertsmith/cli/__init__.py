@@ -17,7 +17,19 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from bertsmith import __version__
-from bertsmith.cli import data, doctor, evaluation, inference, models, recipes, runs, serve, studies, training
+from bertsmith.cli import (
+    data,
+    doctor,
+    evaluation,
+    generation,
+    inference,
+    models,
+    recipes,
+    runs,
+    serve,
+    studies,
+    training,
+)
 from bertsmith.cli.options import Output, Quiet, is_first_rank, usage_message
 from bertsmith.errors import (
     BertsmithError,
@@ -38,7 +50,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-MODULES = (data, recipes, training, evaluation, studies, inference, models, serve, doctor)
+MODULES = (data, recipes, training, evaluation, studies, inference, generation, models, serve, doctor)
 for module in MODULES:
     app.add_typer(module.app)
 app.add_typer(runs.app, name="runs")
@@ -96,6 +108,14 @@ EXAMPLES = {
     "ask": (
         "bertsmith ask MODEL 'Who strikes the iron?' -c 'The smith strikes the iron.'",
         "bertsmith ask MODEL 'Who strikes the iron?' -c 'The fire burns.' --top-k 3",
+    ),
+    "generate": (
+        "bertsmith generate MODEL 'The smith heats' --max-new-tokens 40",
+        "bertsmith generate MODEL prompts.txt --temperature 0.8 --seed 1 --json",
+    ),
+    "score": (
+        "bertsmith score MODEL 'The smith heats the iron.'",
+        "bertsmith score MODEL texts.txt --json",
     ),
     "serve": (
         "bertsmith serve reviews",

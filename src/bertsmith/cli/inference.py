@@ -104,7 +104,7 @@ def embed(
 
     options = {"pooling": pooling, "layers": parse_layers(layers), "combine": combine, "normalize": normalize}
     options["prompt"] = prompt
-    reading = opt.read_options(_one_text_per_line(file_format, source), field, encoding, errors)
+    reading = opt.read_options(one_text_per_line(file_format, source), field, encoding, errors)
     facts = embed_source(
         model,
         source,
@@ -265,7 +265,7 @@ def rank(
     from bertsmith.inference.text_files import read_texts
     from bertsmith.reports import terminal_predictions
 
-    reading = opt.read_options(_one_text_per_line(file_format, file), field, encoding, errors)
+    reading = opt.read_options(one_text_per_line(file_format, file), field, encoding, errors)
     check_text(query)
     documents = read_texts(file, reading, limit=limit)
     prompts = {"prompt": prompt, "document_prompt": document_prompt}
@@ -302,7 +302,8 @@ def _advise_predict(model: Path, file: str) -> str:
     return f"use bertsmith predict {model} {task}--file {file}"
 
 
-def _one_text_per_line(file_format: str, path: str) -> str:
+def one_text_per_line(file_format: str, path: str) -> str:
+    """The format of a file: by default, a txt file has one text per line."""
     plain, ending = os.path.splitext(path.lower())
     is_txt = ending == ".txt" or (ending in SUFFIXES and plain.endswith(".txt"))
     return "line" if file_format == "auto" and is_txt else file_format

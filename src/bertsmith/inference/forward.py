@@ -174,17 +174,25 @@ class TextModel:
                 own.check(tokens, at_least=True)
         self.check_words(*texts)
 
+    def groups(self, texts: Sequence[str]) -> Iterator[Sequence[str]]:
+        """A few texts at a time; stops with an error at the deadline."""
+        start, characters = 0, 0
+        for stop, text in enumerate(texts, 1):
+            characters += len(text)
+            if characters >= ENCODED_CHARACTERS or stop == len(texts):
+                current_deadline().check()
+                yield texts[start:stop]
+                start, characters = stop, 0
+
     def encode_each(self, texts: Sequence[str]) -> Iterator[Encoded]:
         """The texts encoded, a few at a time; stops with an error at the deadline."""
-        for some in _groups(texts):
-            current_deadline().check()
+        for some in self.groups(texts):
             yield from self.tokenizer.encode_batch(some)
 
     def frame_ids(self, texts: Sequence[str], *, max_length: int) -> list[Row]:
         """One row for each text, truncated, with its ids only: offsets are 0. Stops with an error at the deadline."""
         rows: list[Row] = []
-        for some in _groups(texts):
-            current_deadline().check()
+        for some in self.groups(texts):
             ids, counts = self.tokenizer.encode_ids(some)
             self._check_ids(ids, some)
             for part in np.split(ids.astype(np.int32), np.cumsum(counts)[:-1]):
@@ -211,16 +219,6 @@ class TextModel:
 def ids_only(ids: NDArray[np.int32]) -> Encoded:
     """A text of which only the ids are known: its offsets are 0, and each token is a word."""
     return Encoded(ids, np.zeros((len(ids), 2), np.int32), np.arange(len(ids), dtype=np.int32))
-
-
-def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """A few texts at a time."""
-    start, characters = 0, 0
-    for stop, text in enumerate(texts, 1):
-        characters += len(text)
-        if characters >= ENCODED_CHARACTERS or stop == len(texts):
-            yield texts[start:stop]
-            start, characters = stop, 0
 
 
 def require_head(model: Model, *names: str) -> str:

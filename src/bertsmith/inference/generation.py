@@ -1,15 +1,15 @@
-"""Text generation and scoring with causal language models: `Predictor.generate`, `generate_stream` and `score`."""
+"""Text generation with causal language models: `Predictor.generate` and `generate_stream`."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Unpack, overload
 
-import numpy as np
-
+from bertsmith.encoders.encoder import Encoder
 from bertsmith.encoders.transformer_encoder import TransformerEncoder
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.deadline import current_deadline
@@ -133,8 +133,7 @@ class GenerationPipeline(TextModel):
 
     def _prompt_row(self, prompt: str, index: int, count: int) -> Row:
         """The prompt after the special tokens that precede a text in pre-training."""
-        ids, frame = self.tokenizer.encode(prompt).ids, self.tokenizer.frame_ids.single
-        before = frame[: frame.index("a")] if self.model.encoder.starts_texts else ()
+        ids, before = self.tokenizer.encode(prompt).ids, tokens_before(self.tokenizer, self.model.encoder)
         if not len(ids) and not before:
             start = self.tokenizer.special_tokens.roles().get("start")
             if start is None:
@@ -151,6 +150,12 @@ class GenerationPipeline(TextModel):
             fits = f"at most {space} new tokens fit, not max_new_tokens={wanted}" if space > 0 else "shorten it"
             raise BertsmithError(f"{name} takes {len(row):,} of the model's {self.max_length:,} positions: {fits}")
         return min(NEW_TOKENS, space) if wanted is None else wanted
+
+
+def tokens_before(tokenizer: Tokenizer, encoder: Encoder) -> tuple[int, ...]:
+    """The special tokens before a text in pre-training."""
+    frame = tokenizer.frame_ids.single
+    return tuple(part for part in frame[: frame.index("a")] if isinstance(part, int)) if encoder.starts_texts else ()
 
 
 def end_id(tokenizer: Tokenizer) -> int | None:
@@ -229,15 +234,15 @@ class _Text:
     def _result(self, text: str, tokens: list[int], step: Step, index: int) -> Generated:
         result: Generated = {"text": text, "finish_reason": self.finish_reason, "tokens": tokens}
         if self.settings.top_logprobs:
+            top_ids, top_values = step.top_ids[index].tolist(), step.top_logprobs[index].tolist()
             result["logprobs"] = [
                 {
                     **self._logprob(token, float(step.logprobs[index, place])),
+                    "start": len(INCOMPLETE.sub("", self._decode(tokens[:place]))),
                     "top": [
-                        self._logprob(int(other), float(value))
-                        for other, value in zip(
-                            step.top_ids[index, place], step.top_logprobs[index, place], strict=True
-                        )
-                        if np.isfinite(value)
+                        self._logprob(other, value)
+                        for other, value in zip(top_ids[place], top_values[place], strict=True)
+                        if math.isfinite(value)
                     ],
                 }
                 for place, token in enumerate(tokens)

@@ -50,6 +50,16 @@ class Generated(TypedDict):
     logprobs: NotRequired[list[dict[str, Any]]]  # of each token, and of the most likely ones at its place
 
 
+class Scored(TypedDict):
+    """The surprisal of a text, in nats."""
+
+    surprisal: float
+    perplexity: float | None  # None: no token has a context
+    nats_per_byte: float | None
+    tokens: list[dict[str, Any]]
+    windows: NotRequired[int]  # of a text that is too long for one
+
+
 class Answer(TypedDict):
     """A span of the context that answers a question."""
 

@@ -33,6 +33,7 @@ from bertsmith.inference.generation import GenerationPipeline
 from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines, as_list, string_list
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.inference.predictions import Predictions, Ranked
+from bertsmith.inference.scoring import ScoringPipeline
 from bertsmith.inference.word_labels import WordLabelPipelines
 from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
@@ -63,7 +64,7 @@ class Tokenized:
     special: tuple[bool, ...]  # [L]
 
 
-class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, GenerationPipeline):
+class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, GenerationPipeline, ScoringPipeline):
     """The result of `bertsmith.load`. Threads may share it; only `to` and `close` change it.
 
     The predictor owns the model: it moves it to the device and converts its linear layers to the precision. `backend`
@@ -354,7 +355,10 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, GenerationP
     def count_tokens(self, texts: Iterable[str]) -> list[int]:
         """The number of tokens of each text, special tokens included; texts over `max_length` would be truncated."""
         specials = sum(isinstance(part, int) for part in self.tokenizer.frame_ids.single)
-        return [len(encoded) + specials for encoded in self.encode_each(string_list(texts))]
+        counts: list[int] = []
+        for some in self.groups(string_list(texts)):
+            counts += (self.tokenizer.encode_ids(some)[1] + specials).tolist()
+        return counts
 
     def _tokenized(self, encoded: Encoded, *, special_tokens: bool) -> Tokenized:
         ids, offsets, special = encoded.ids, encoded.offsets, np.zeros(len(encoded), np.bool_)

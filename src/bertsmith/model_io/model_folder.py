@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from bertsmith.model_io.sentence_transformers import encoder_folder
 from bertsmith.model_io.untrusted_files import ConfigReader, exists
 from bertsmith.objectives.objective import ObjectiveConfig, name_of
 from bertsmith.system.durable import Disk, partial_path
+from bertsmith.tokenizers.folder import CONFIG as TOKENIZER_CONFIG
 from bertsmith.tokenizers.folder import json_bytes
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
@@ -245,7 +247,11 @@ def folder_contents(model: Model, tokenizer: Tokenizer, name: str, facts: Mappin
         "tokenizer": f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens, fingerprint {tokenizer.fingerprint}",
     }
     card = model_card(name, model=model, architecture=values["architectures"][0], shape=shape, facts=facts)
-    return {CONFIG: json_bytes(values), **fitted(tokenizer, encoder.max_positions).files(), CARD: card}
+    words = fitted(tokenizer, encoder.max_positions).files()
+    if names := form.model_input_names:
+        settings = json.loads(words[TOKENIZER_CONFIG]) | {"model_input_names": names}
+        words[TOKENIZER_CONFIG] = json_bytes(settings)
+    return {CONFIG: json_bytes(values), **words, CARD: card}
 
 
 def folder_format(model: Model) -> FolderFormat:

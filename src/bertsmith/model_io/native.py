@@ -30,7 +30,7 @@ class NativeFormat:
     prefix, pooler_prefix = "encoder.", "encoder.pooler."
     copies: tuple[tuple[str, str], ...] = ()
     architectures: Collection[str] = (ARCHITECTURE,)
-    adds_special_tokens = False
+    adds_special_tokens, model_input_names = False, ()
 
     def head_prefixes(self, heads: Iterable[str] | None = None) -> tuple[str, ...]:
         """The prefixes of the weights of these objectives, or of all."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -30,6 +30,49 @@ def next_sentence(result: Mapping[str, Any]) -> None:
     classes = [(name, value) for name, value in result.items() if name not in ("objective", "truncated")]
     shown = "   ".join(f"{name.replace('_', ' ')} {value:.2%}" for name, value in classes)
     console.print(f"{shown}   ({result['objective']}{', truncated' if result['truncated'] else ''})")
+
+
+def stream(prompt: str, parts: Iterable[str]) -> None:
+    """A prompt and the parts of the text after it as they arrive."""
+    print(prompt, end="", flush=True)
+    for part in parts:
+        print(part, end="", flush=True)
+    print()
+
+
+def generated(facts: Sequence[Mapping[str, Any]]) -> None:
+    """Each prompt with its texts."""
+    for one in facts:
+        for result in one["results"]:
+            console.print(Text.assemble((one["prompt"], "dim"), result["text"]), soft_wrap=True)
+
+
+def scores(texts: Sequence[Mapping[str, Any]], total: Mapping[str, Any]) -> None:
+    """The tokens of a single text, or one line for each of several; then the totals."""
+    rows = plain_table(show_header=True)
+    if len(texts) == 1:
+        rows.add_column("nats", justify="right")
+        rows.add_column("token")
+        rows.add_column("")
+        for token in texts[0]["tokens"]:
+            value = token["surprisal"]
+            shown = "-" if value is None else f"{value:.3f}"
+            word = texts[0]["text"][token["start"] : token["end"]] or token["token_str"]
+            rows.add_row(shown, Text(_one_line(word), "bold"), Text("▇" * round(min(value or 0, 20) * 2), "cyan"))
+    else:
+        for name in ("perplexity", "nats/byte", "tokens"):
+            rows.add_column(name, justify="right")
+        rows.add_column("text")
+        for one in texts:
+            rows.add_row(*_score(one), str(len(one["tokens"])), Text(_shortened(one["text"]), "dim"))
+    console.print(rows)
+    perplexity, nats_per_byte = _score(total)
+    tokens = f"{total['scored_tokens']:,} scored tokens"
+    console.print(f"perplexity {perplexity}   {nats_per_byte} nats per byte   {total['surprisal']:.2f} nats   {tokens}")
+
+
+def _score(one: Mapping[str, Any]) -> list[str]:
+    return ["-" if one[name] is None else f"{one[name]:.5g}" for name in ("perplexity", "nats_per_byte")]
 
 
 def embeddings(facts: Mapping[str, Any]) -> None:

@@ -10,14 +10,15 @@ import hmac
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import unquote
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertsmith.server.errors import RequestError, client_disconnected, internal_error, over_limit, stopping
+from bertsmith.server.errors import RequestError, client_disconnected, internal_error, over_limit, overloaded, stopping
 from bertsmith.server.monitoring import SCOPE_KEY, Log, RequestContext
 from bertsmith.server.schemas import parse_json
 from bertsmith.server.service import Service
@@ -28,6 +29,9 @@ METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", 
 HEALTH_PATHS = ("/health", "/health/live", "/health/ready")
 OVERFLOW = "bertsmith.overflow"  # key of the scope: the connection is over the limit and is only for health checks
 FLUSH_SECONDS = 0.02
+LARGE_BODY = 256 << 10  # bytes; requests with larger ones take turns, so that most of the time is left for small ones
+LARGE_REQUESTS = 2  # processed at once
+BUFFERED_BODIES = 16  # bodies of the maximum size that may be in memory
 OPENAI_PREFIX = "/v1/"  # routes with OpenAI's error format
 HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
 
@@ -86,6 +90,8 @@ class Gateway:
         self.limits, self.metrics = service.limits, service.metrics
         self.api_key = None if api_key is None else api_key.encode()
         self.delayed = 0  # 429 responses
+        self.buffered = 0  # bytes of bodies in memory
+        self.large_requests = asyncio.Semaphore(LARGE_REQUESTS)
         self.rejections = DelayedCalls()
         self.in_progress = 0  # accepted requests without a response
         self.aborted = 0  # accepted requests that were dropped when the server stopped
@@ -116,6 +122,7 @@ class Gateway:
             if not context.status:
                 await self._reject(internal_error(context.id), scope, body, sender)
         finally:
+            self.buffered -= body.size
             self.metrics.in_flight.dec()
             self.metrics.request(context)
             self.log.request(context)
@@ -138,9 +145,34 @@ class Gateway:
                 raise stopping()
             self.check_capacity(context.model, body.declared)
             body.check_content_type()
-        context.body = await body.read(self.limits)
-        if context.method == "POST":
-            context.json = parse_json(context.body, self.limits)
+        context.body = await body.read(self.limits, self._buffer)
+
+    def _buffer(self, size: int) -> None:
+        """Counts bytes of a body; an error if bodies already fill the memory for them."""
+        if self.buffered > BUFFERED_BODIES * self.limits.max_body:
+            raise overloaded(f"too many large requests are in progress, at most {BUFFERED_BODIES} of --max-body")
+        self.buffered += size
+
+    @asynccontextmanager
+    async def _turn(self, context: RequestContext) -> AsyncIterator[None]:
+        """Requests with a large body take turns, until their deadline; small ones do not wait."""
+        if len(context.body) <= LARGE_BODY:
+            yield
+            return
+        turn = asyncio.ensure_future(self.large_requests.acquire())
+        left = asyncio.ensure_future(context.disconnected.wait())
+        try:
+            seconds = max(0.0, self.limits.deadline - context.seconds)
+            await asyncio.wait({turn, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if context.disconnected.is_set():
+                raise client_disconnected()
+            if not turn.done():
+                raise self.service.late()
+            yield
+        finally:
+            left.cancel()
+            if not turn.cancel():
+                self.large_requests.release()
 
     def _check_connection(self, scope: Scope, host: str) -> None:
         if scope.get(OVERFLOW):
@@ -172,8 +204,11 @@ class Gateway:
         watch = asyncio.create_task(body.watch_disconnect())
         self.in_progress += 1
         try:
-            method = "GET" if scope["method"] == "HEAD" else scope["method"]  # uvicorn leaves out the body
-            await self.app({**scope, "method": method}, body.replay, sender)
+            async with self._turn(body.context):
+                if scope["method"] == "POST":
+                    body.context.json = parse_json(body.context.body, self.limits)
+                method = "GET" if scope["method"] == "HEAD" else scope["method"]  # uvicorn leaves out the body
+                await self.app({**scope, "method": method}, body.replay, sender)
         finally:
             self.in_progress -= 1
             watch.cancel()
@@ -285,6 +320,7 @@ class _RequestBody:
         length = self.headers.get(b"content-length", b"0")
         self.declared = int(length[:20]) if length.isdigit() else 0
         self.empty = length == b"0" and b"transfer-encoding" not in self.headers
+        self.size = 0  # bytes in memory
         self.complete = False
         self.replayed = False
 
@@ -297,18 +333,19 @@ class _RequestBody:
         if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise RequestError(415, "validation", "the body must not be compressed: do not send Content-Encoding")
 
-    async def read(self, limits: Limits) -> bytes:
-        """The body; an error if it is too large or too slow."""
+    async def read(self, limits: Limits, buffer: Callable[[int], None]) -> bytes:
+        """The body; an error if it is too large or too slow. `buffer` is called with the size of each part."""
         if self.declared > limits.max_body:
             raise over_limit(f"a body of {self.declared:,} bytes", "max_body", limits.max_body)
         chunks: list[bytes] = []
-        size = 0
         try:
             async with asyncio.timeout(limits.read_seconds):
                 while not self.complete:
-                    chunks.append(await self._chunk())
-                    size += len(chunks[-1])
-                    if size > limits.max_body:
+                    chunk = await self._chunk()
+                    buffer(len(chunk))
+                    chunks.append(chunk)
+                    self.size += len(chunk)
+                    if self.size > limits.max_body:
                         raise over_limit(f"a body of over {limits.max_body:,} bytes", "max_body", limits.max_body)
         except TimeoutError:
             message = f"the body did not arrive within {limits.read_seconds:g} s (--read-seconds)"

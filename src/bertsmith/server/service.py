@@ -9,7 +9,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from fastapi import Depends
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.deadline import Deadline, DeadlineExceeded, RequestTooLarge, current_deadline, deadline
@@ -55,6 +55,7 @@ ROUTE_PIPELINES: dict[str, tuple[Pipeline, ...]] = {  # a model needs a head for
     "tag-words": ("token-classification",),
     "qa": ("question-answering",),
     "choose": ("multiple-choice",),
+    "v1/completions": ("text-generation",),
 }
 
 
@@ -152,7 +153,7 @@ class Service:
         """Calls a function with a model; a `RequestError` if the server is full, the deadline passes or it fails."""
         seconds = self.limits.deadline - context.seconds
         if seconds <= 0:
-            raise self._late()
+            raise self.late()
         self.check_capacity([served])
         with self._lock:
             self.busy += 1
@@ -171,6 +172,43 @@ class Service:
         finally:
             context.tokens += own.tokens
 
+    async def stream(
+        self, context: RequestContext, served: ServedModel, events: Callable[[Predictor], Iterator[str]]
+    ) -> Response:
+        """A response whose body is made event by event in a worker thread; it ends when the client disconnects.
+
+        An error before the first event is an error response, a later one is the last event.
+        """
+        loop, queue = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+
+        def run(predictor: Predictor) -> None:
+            for event in events(predictor):
+                loop.call_soon_threadsafe(queue.put_nowait, event)
+
+        task = asyncio.create_task(self.run_model(context, served, run))
+        task.add_done_callback(lambda _: queue.put_nowait(None))
+        try:
+            first = await queue.get()
+            if first is None:
+                await task
+        except BaseException:
+            task.cancel()
+            raise
+
+        async def body() -> AsyncIterator[str]:
+            event = first
+            try:
+                while event is not None:
+                    yield event
+                    event = await queue.get()
+                await task
+            except RequestError as error:
+                yield f"data: {error.body(openai=context.openai).decode()}\n\n"
+            finally:
+                task.cancel()
+
+        return StreamingResponse(body(), media_type="text/event-stream")
+
     async def _wait(
         self, task: asyncio.Future[Result], context: RequestContext, own: Deadline, seconds: float
     ) -> Result:
@@ -184,13 +222,14 @@ class Service:
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark it as retrieved
         if task.done():
             return task.result()
-        raise client_disconnected() if context.disconnected.is_set() else self._late()
+        raise client_disconnected() if context.disconnected.is_set() else self.late()
 
     def _release(self, _: Any) -> None:
         with self._lock:
             self.busy -= 1
 
-    def _late(self) -> RequestError:
+    def late(self) -> RequestError:
+        """The error of a request that was not computed by its deadline."""
         message = f"no response within {self.limits.deadline:g} s (--deadline)"
         return RequestError(503, "deadline", message, headers=RETRY_AFTER)
 
@@ -203,7 +242,7 @@ class Service:
             within = f"about {error.limit:,} can be computed within {self.limits.deadline:g} s (--deadline)"
             return RequestError(413, "too_large", f"{error.amount}, but only {within}: send fewer or shorter texts")
         if isinstance(error, DeadlineExceeded):
-            return self._late()
+            return self.late()
         if isinstance(error, EngineClosed):
             return stopping()
         return RequestError(422, "validation", redact(str(error), context.json))

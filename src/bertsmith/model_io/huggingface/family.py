@@ -84,6 +84,7 @@ class Family:
     interleaved: tuple[str, ...] = ()  # modules with interleaved rotary dimensions
     transposed: tuple[str, ...] = ()  # modules whose matrices are stored transposed
     keys: Mapping[str, str] = field(default_factory=dict)  # BERT's keys of config.json -> the family's
+    model_input_names: tuple[str, ...] = ()  # that tokenizers must return; empty: the tokenizer's own
     adds_special_tokens: bool = False  # folders may lack the embeddings of special tokens: they are initialised
     pooling: str = "pooler"  # how heads for texts read them; see `nn.pooling.TextPooler`
     bare: tuple[str, ...] = ("embeddings.", "encoder.", "pooler.")  # the encoder's weights in a folder without heads

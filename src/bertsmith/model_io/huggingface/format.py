@@ -36,6 +36,7 @@ class TransformersFormat:
         self.file_names, self.read_encoder = family.transformers_names, family.read_encoder
         self.with_pooler, self.current_names = family.with_pooler, family.current_names
         self.stored_constants, self.adds_special_tokens = family.stored_constants, family.adds_special_tokens
+        self.model_input_names = family.model_input_names
 
     def head_prefixes(self, heads: Iterable[str] | None = None) -> tuple[str, ...]:
         """The prefixes of the weights of these heads, or of all."""

@@ -120,6 +120,8 @@ FAMILY = Gpt(
     copies=((LM_HEAD, TABLE),),
     transposed=("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"),
     pooling="last",
+    # transformers adds the token embeddings of segment ids, which tokenizers of other models return
+    model_input_names=("input_ids", "attention_mask"),
     adds_special_tokens=True,
     keys={
         "num_hidden_layers": "n_layer",

@@ -32,7 +32,7 @@ export async function request(path, body, { signal } = {}) {
   } catch {
     throw new RequestError(`The response is not JSON (status ${response.status}).`, response.status);
   }
-  if (!response.ok) throw new RequestError(result.error ?? `The server responded with status ${response.status}.`, response.status);
+  if (!response.ok) throw new RequestError(result.error?.message ?? result.error ?? `The server responded with status ${response.status}.`, response.status);
   return { result, headers: response.headers, milliseconds: performance.now() - began };
 }
 

@@ -1,11 +1,11 @@
-// A form built from fields `{ name, label, kind, rows, hint, initial, min, max, required }`; kind is text, line, number or check.
+// A form built from fields `{ name, label, kind, rows, hint, initial, min, max, step, required }`; kind is text, line, number or check.
 import { element } from "./elements.js";
 
-function input({ name, kind, rows = 3, initial = "", min, max, required = false }) {
+function input({ name, kind, rows = 3, initial = "", min, max, step, required = false }) {
   const attributes = { id: `field-${name}`, name, ...(required && kind !== "check" ? { required: "" } : {}) };
   if (kind === "text") return element("textarea", { ...attributes, rows, spellcheck: "false" });
   if (kind === "check") return element("input", { ...attributes, type: "checkbox" });
-  if (kind === "number") return element("input", { ...attributes, type: "number", min, max, value: initial });
+  if (kind === "number") return element("input", { ...attributes, type: "number", min, max, step, value: initial });
   return element("input", { ...attributes, type: "text", autocomplete: "off", spellcheck: "false" });
 }
 

@@ -27,7 +27,7 @@ const run = latest(async (signal) => {
   try {
     lastRequest = [task.path, body];
     const { result, milliseconds } = await request(task.path, body, { signal });
-    const [model] = modelsFor(task.name);
+    const [model] = modelsFor(task.path);
     output.replaceChildren(task.render({ body, result, model, put }));
     time.textContent = `${model.name} · ${milliseconds.toFixed(0)} ms`;
   } catch (error) {
@@ -51,7 +51,7 @@ function show(next, values, { step = false, focus = false } = {}) {
   run.cancel();
   task = next;
   lastRequest = null;
-  const models = modelsFor(task.name);
+  const models = modelsFor(task.path);
   output.replaceChildren();
   time.textContent = "";
   showError(errorBox, null);
@@ -59,7 +59,7 @@ function show(next, values, { step = false, focus = false } = {}) {
     const current = tab.dataset.task === task.name;
     tab.setAttribute("aria-selected", current);
     tab.tabIndex = current ? 0 : -1;
-    tab.classList.toggle("unavailable", !modelsFor(tab.dataset.task).length);
+    tab.classList.toggle("unavailable", !modelsFor(TASKS.find((one) => one.name === tab.dataset.task).path).length);
     if (current && focus) tab.focus();
   }
   byId("workspace").setAttribute("aria-labelledby", `tab-${task.name}`);
@@ -71,7 +71,7 @@ function show(next, values, { step = false, focus = false } = {}) {
     byId("form").onsubmit = (event) => event.preventDefault();
   } else {
     const mask = models[0].mask_token ?? "[MASK]";
-    const fields = task.fields.map((field) => ({ ...field, required: true, hint: field.hint?.replace("[MASK]", mask) }));
+    const fields = task.fields.map((field) => ({ ...field, required: !field.optional, hint: field.hint?.replace("[MASK]", mask) }));
     const examples = task.examples.map((example) => Object.fromEntries(Object.entries(example).map(([name, text]) => [name, String(text).replaceAll("[MASK]", mask)])));
     form = new Form(byId("form"), { fields, button: task.button, onSubmit: () => run(), examples, onChange: () => saveState() });
     form.fill(values ?? saved.get(task.name) ?? examples[0]);
@@ -84,7 +84,7 @@ function show(next, values, { step = false, focus = false } = {}) {
 function restore() {
   const { task: name, model, ...values } = urlState.read();
   const found = TASKS.find((one) => one.name === name);
-  const first = TASKS.find((one) => modelsFor(one.name).length) ?? TASKS[0];
+  const first = TASKS.find((one) => modelsFor(one.path).length) ?? TASKS[0];
   show(found ?? first, found && Object.keys(values).length ? values : undefined);
 }
 

@@ -116,6 +116,26 @@ function renderNextSentence({ result }) {
   return container(...bars, ...note(lengthNote(result)));
 }
 
+// The text with a button for each token, which shows the most likely tokens at its place.
+function renderGenerated({ body, result }) {
+  const [{ text, logprobs, finish_reason }] = result.choices, written = characters(text);
+  const alternatives = element("div", { class: "candidates", role: "group", "aria-label": "most likely tokens" });
+  const show = (place) => alternatives.replaceChildren(...Object.entries(logprobs.top_logprobs[place]).map(([token, value]) =>
+    bar({ label: token, value: Math.exp(value), text: percent(Math.exp(value)), best: token === logprobs.tokens[place] })));
+  const tokens = logprobs.tokens.map((token, place) => {
+    const piece = written.slice(logprobs.text_offset[place], logprobs.text_offset[place + 1] ?? written.length).join("");
+    const button = element("button", { type: "button", "aria-pressed": "false", title: `${token} ${percent(Math.exp(logprobs.token_logprobs[place]))}` }, piece || token);
+    button.addEventListener("click", () => {
+      for (const other of tokens) other.setAttribute("aria-pressed", other === button);
+      show(place);
+    });
+    return button;
+  });
+  const reason = finish_reason === "length" ? "The text ends at the maximum of new tokens." : "The model ended the text, or a stop string did.";
+  return container(element("p", { class: "generated" }, element("span", { class: "faint" }, body.prompt), ...tokens), alternatives,
+    element("p", { class: "faint" }, `${reason} Click a token to see the ten most likely ones at its place.`));
+}
+
 export const TASKS = [
   {
     name: "fill-mask", path: "fill-mask", title: "Fill mask", button: "Fill", render: renderMasks,
@@ -158,9 +178,21 @@ export const TASKS = [
     needs: "a model fine-tuned for classification or regression",
     command: "bertsmith finetune MODEL --task classification --train FILE --dev FILE -o runs/labels",
     placeholder: "Shows the probability of each label.",
-    fields: [TEXT, { name: "second", label: "second text, for pairs", kind: "text", rows: 2 }],
+    fields: [TEXT, { name: "second", label: "second text, for pairs", kind: "text", rows: 2, optional: true }],
     examples: [{ title: "English", text: "A warm and funny film, well told." }, { title: "한국어", text: "따뜻하고 재미있는 영화였다." }],
     body: ({ text, second }) => ({ inputs: second ? [[text, second]] : text, top_k: 20 }),
+  },
+  {
+    name: "generate", path: "v1/completions", title: "Generate", button: "Generate", render: renderGenerated,
+    needs: "a causal language model",
+    command: "bertsmith pretrain gpt/small --data SHARDS -o runs/mine",
+    placeholder: "Continues the text, and shows the most likely tokens at each step.",
+    fields: [{ name: "prompt", label: "prompt", kind: "text", rows: 4 }, { name: "tokens", label: "new tokens", kind: "number", initial: 40, min: 1 },
+      { name: "temperature", label: "temperature", kind: "number", initial: 0, min: 0, max: 5, step: 0.1, hint: "0: always the most likely token." },
+      { name: "top_p", label: "top p", kind: "number", initial: 1, min: 0.05, max: 1, step: 0.05 }, { name: "seed", label: "seed", kind: "number", initial: 0, min: 0 },
+      { name: "stop", label: "stop at this text", kind: "line", optional: true }],
+    examples: [{ title: "English", prompt: "The smith heats the iron" }, { title: "sampled", prompt: "The smith heats the iron", temperature: 0.8, top_p: 0.95, seed: 1 }],
+    body: ({ prompt, tokens, temperature, top_p, seed, stop }) => ({ prompt, max_tokens: Number(tokens) || 40, temperature: Number(temperature), top_p: Number(top_p) || 1, seed: Number(seed), logprobs: 10, ...(stop ? { stop } : {}) }),
   },
   {
     name: "similarity", path: "similarity", title: "Similarity", button: "Compare", render: renderSimilarity,
@@ -174,7 +206,7 @@ export const TASKS = [
     name: "rerank", path: "rerank", title: "Rank", button: "Rank", render: renderRanking,
     needs: "any model, preferably one fine-tuned on pairs", command: "bertsmith finetune MODEL --task pairs --train FILE --dev FILE -o runs/ranks",
     placeholder: "Lists the texts, the best match for the query first.",
-    fields: [{ name: "query", label: "query", kind: "line" }, { name: "texts", label: "texts, one per line", kind: "text", rows: 5 }, { name: "positive", label: "label whose probability is the score", kind: "line" }],
+    fields: [{ name: "query", label: "query", kind: "line" }, { name: "texts", label: "texts, one per line", kind: "text", rows: 5 }, { name: "positive", label: "label whose probability is the score", kind: "line", optional: true }],
     examples: [{ title: "English", query: "Who works with iron?", texts: "The cat sleeps.\nThe smith hammers iron.\nRivers run to the sea." }],
     body: ({ query, texts, positive }) => ({ query, texts: lines(texts), ...(positive ? { positive } : {}) }),
   },

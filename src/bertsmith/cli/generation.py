@@ -1,0 +1,104 @@
+"""Commands for causal language models: generate, score."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+import bertsmith.cli.options as opt
+from bertsmith import load
+from bertsmith.cli.inference import one_text_per_line
+from bertsmith.data.text_files import check_text
+
+app = typer.Typer()
+NEW_TOKENS_HELP = "Maximum of generated tokens; default: up to 64, as many as fit into the model's positions."
+TEMPERATURE_HELP = "0 takes the most likely token at each step; above 0, tokens are sampled: 1 as the model predicts."
+STOP_HELP = "End a text before this string; may be repeated."
+
+
+@app.command()
+@opt.opens_model
+def generate(
+    model: opt.ModelFolder,
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT|FILE", help="A prompt, a file with one per line, or - to read them.")
+    ],
+    max_new_tokens: Annotated[int | None, typer.Option(metavar="N", help=NEW_TOKENS_HELP)] = None,
+    temperature: Annotated[float, typer.Option(help=TEMPERATURE_HELP)] = 0.0,
+    top_k: Annotated[int | None, typer.Option(metavar="K", help="Sample from the K most likely tokens.")] = None,
+    top_p: Annotated[
+        float, typer.Option(metavar="P", help="Sample from the most likely tokens with this probability together.")
+    ] = 1.0,
+    repetition_penalty: Annotated[
+        float, typer.Option(metavar="X", help="Above 1, tokens of the text so far are less likely.")
+    ] = 1.0,
+    stop: Annotated[list[str] | None, opt.option("--stop", STOP_HELP, "TEXT")] = None,
+    samples: Annotated[int, typer.Option("--samples", "-n", metavar="N", help="Texts for each prompt.")] = 1,
+    seed: Annotated[int | None, typer.Option(help="Of sampling; default: another one each time.")] = None,
+    encoding: opt.Encoding = "utf-8",
+    errors: opt.DecodingErrors = "strict",
+    limit: opt.Limit = None,
+    device: opt.Device = "auto",
+    as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
+) -> None:
+    """Continue a text with a causal language model, such as GPT."""
+    from bertsmith.inference.text_files import read_texts
+    from bertsmith.reports import terminal_predictions
+
+    if prompt == "-":
+        prompts = [line.rstrip("\r\n") for line in sys.stdin][:limit]
+    elif os.path.isfile(prompt):
+        prompts = read_texts(prompt, opt.read_options("line", "text", encoding, errors), limit=limit)
+    else:
+        prompts = [check_text(prompt)]
+    options: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "repetition_penalty": repetition_penalty,
+        "stop": stop or (),
+        "samples": samples,
+        "seed": seed,
+    }
+    predictor = load(model, device=device, **opening)
+    if len(prompts) == samples == 1 and not as_json:
+        terminal_predictions.stream(prompts[0], predictor.generate_stream(prompts[0], **options))
+        return
+    results = predictor.generate(prompts, **options)
+    lists = [one if isinstance(one, list) else [one] for one in results]
+    facts = [{"prompt": text, "results": some} for text, some in zip(prompts, lists, strict=True)]
+    opt.print_result({"generated": facts}, as_json, lambda: terminal_predictions.generated(facts))
+
+
+@app.command()
+@opt.opens_model
+def score(
+    model: opt.ModelFolder,
+    source: Annotated[str, typer.Argument(metavar="FILE|TEXT", help="A file of texts (txt: one per line), or a text.")],
+    file_format: opt.FileFormat = "auto",
+    field: opt.Field = "text",
+    encoding: opt.Encoding = "utf-8",
+    errors: opt.DecodingErrors = "strict",
+    limit: opt.Limit = None,
+    device: opt.Device = "auto",
+    as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
+) -> None:
+    """Score texts with a causal language model: surprisal of each token, perplexity, nats per byte."""
+    from bertsmith.inference.scoring import total_score
+    from bertsmith.inference.text_files import read_texts
+    from bertsmith.reports import terminal_predictions
+
+    reading = opt.read_options(one_text_per_line(file_format, source), field, encoding, errors)
+    texts = read_texts(source, reading, limit=limit) if os.path.isfile(source) else [check_text(source)]
+    results = load(model, device=device, **opening).score(texts)
+    total = total_score(texts, results)
+    scored = [{"text": text, **one} for text, one in zip(texts, results, strict=True)]
+    opt.print_result({**total, "texts": scored}, as_json, lambda: terminal_predictions.scores(scored, total))
