@@ -78,11 +78,14 @@ def overload(
     return outcome
 
 
-def overload_at_work(*, factor: float, share: float, seconds: float, defect: str = "") -> Outcome:
-    """The same with a model that computes: rejections must not take its CPU time."""
+def overload_at_work(*, factor: float, share: float, seconds: float, repeat: int = 3, defect: str = "") -> Outcome:
+    """The same with a model that computes: rejections must not take its CPU time.
+
+    The more often a text is repeated, the lower the capacity, and with it the rate that the clients must keep up.
+    """
     outcome = Outcome("overload_at_work", {"factor": factor, "share": share, "seconds": seconds, "defect": defect})
-    requests = [request({"inputs": f"{text} " * 3}) for text in TEXTS]
-    with Process(heavy=True, defect=defect, **_limits(12 * 3 * EXPECTED_TOKENS)) as process:
+    requests = [request({"inputs": f"{text} " * repeat, "truncate": True}) for text in TEXTS]
+    with Process(heavy=True, defect=defect, **_limits(12 * repeat * EXPECTED_TOKENS)) as process:
         address = process.wait_until_ready()
         calm, load, after = asyncio.run(_overloaded(address, requests, seconds, factor=factor))
         peak, tracebacks = process.memory("VmHWM"), process.tracebacks()
