@@ -270,5 +270,6 @@ def large_requests() -> list[bytes]:
     values |= {"rerank": {"query": one, "texts": LONG[1:]}, "qa": {"question": "a", "context": one}}
     values |= {"fill-mask": {"inputs": [f"[MASK] {one}"] * 32}, "next-sentence": {"inputs": [[one, one]] * 16}}
     values |= {"choose": {"question": one, "choices": LONG[1:]}, "v1/embeddings": {"input": LONG}}
+    values |= {"v1/completions": {"prompt": LONG}}
     truncated = [_post(f"/{route}", {"inputs": LONG, "truncate": True}) for route in ("embed", "embed_all", "predict")]
     return [*(_post(f"/{route}", value) for route, value in values.items()), *truncated]

@@ -128,7 +128,7 @@ def test_a_client_that_leaves_stops_the_generation(model: Predictor) -> None:
             settled = metric("batch_tokens_count")
             time.sleep(0.3)
             assert metric("batch_tokens_count") == settled
-            assert settled - before < 63  # of 500 tokens in batches of eight steps
+            assert settled - before < 400  # of 500 steps
 
 
 def test_a_late_generation_ends_with_an_error_event() -> None:

@@ -12,6 +12,7 @@ import bertsmith.cli.options as opt
 from bertsmith import load
 from bertsmith.cli.inference import one_text_per_line
 from bertsmith.data.text_files import check_text
+from bertsmith.errors import DataError
 
 app = typer.Typer()
 NEW_TOKENS_HELP = "Maximum of generated tokens; default: up to 64, as many as fit into the model's positions."
@@ -51,7 +52,9 @@ def generate(
     from bertsmith.reports import terminal_predictions
 
     if prompt == "-":
-        prompts = [line.rstrip("\r\n") for line in sys.stdin][:limit]
+        prompts = [line.rstrip("\r\n") for line in sys.stdin if line.strip()][:limit]
+        if not prompts:
+            raise DataError("stdin has no prompts: write one per line")
     elif os.path.isfile(prompt):
         prompts = read_texts(prompt, opt.read_options("line", "text", encoding, errors), limit=limit)
     else:

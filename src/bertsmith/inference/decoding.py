@@ -24,7 +24,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives.objective import Objective, at_least_float32
 from bertsmith.types import Batch, Row
 
-STEPS = 8  # between two reads of the tokens by the host
+STEPS = {"cuda": 8}  # between two reads of the tokens by the host, which waits for the device; elsewhere 1
 GRAPH_STEPS = 16  # from so many steps on: a capture takes about as long
 
 
@@ -58,12 +58,12 @@ class Decoder:
         self.limits, self.new_tokens = new_tokens, max(new_tokens)
         self.samples, self.banned = samples, banned
         self.done_steps = 0
+        self.graphs = True  # False: a step could not be captured
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._graph_failed = False
 
     def run(self, device: str) -> Step:
         """The state after the next few steps; the first call also runs the prompts."""
-        steps = min(STEPS, self.new_tokens - self.done_steps)
+        steps = min(STEPS.get(device, 1), self.new_tokens - self.done_steps)
         if not self.done_steps:
             self._prefill(device)
             steps -= 1
@@ -148,36 +148,35 @@ class Decoder:
         self.step.add_(1)
 
     def _step(self, device: str) -> None:
-        left = self.new_tokens - self.done_steps
-        # the first step in eager mode loads the kernels
-        if device == "cuda" and self._graph is None and self.done_steps > 1 and left >= GRAPH_STEPS:
-            self._capture()
         if self._graph is not None:
             self._graph.replay()
+        elif device == "cuda" and self.new_tokens - self.done_steps >= GRAPH_STEPS and self.graphs:
+            self._capture()
         else:
             self._advance(self._logits(self.batch))
         self.done_steps += 1
 
     def _capture(self) -> None:
-        if self._graph_failed:
-            return
-        graph = torch.cuda.CUDAGraph()
+        """Runs a step, which loads its kernels and allocates their workspaces, and records the next one as a graph."""
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
+        stream.wait_stream(current)
         autocast: dict[str, Any] = {"enabled": torch.is_autocast_enabled("cuda"), "cache_enabled": False}
-        try:
-            with (
-                torch.autocast("cuda", torch.bfloat16, **autocast),
-                torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
-            ):
-                self._advance(self._logits(self.batch))
-        except RuntimeError as error:
-            reason = str(error).partition("\n")[0]
-            warnings.warn(f"generation runs without CUDA graphs, which is slower: {reason}", stacklevel=2)
-            self._graph_failed = True
-            return
-        torch.cuda.current_stream().wait_stream(stream)
-        self._graph = graph
+        with torch.cuda.stream(stream), torch.autocast("cuda", torch.bfloat16, **autocast):
+            self._advance(self._logits(self.batch))
+            try:
+                # not `torch.cuda.graph`, which empties the cache of the allocator
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    self._advance(self._logits(self.batch))
+                finally:
+                    graph.capture_end()
+                self._graph = graph
+            except RuntimeError as error:
+                reason = str(error).partition("\n")[0]
+                warnings.warn(f"generation runs without CUDA graphs, which is slower: {reason}", stacklevel=2)
+                self.graphs = False
+        current.wait_stream(stream)
 
 
 @dataclass(frozen=True)

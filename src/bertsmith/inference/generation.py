@@ -124,7 +124,7 @@ class GenerationPipeline(TextModel):
                 count = sum(len(one.row) for one in batch)
                 while not all(one.finish_reason for one in batch):
                     current_deadline().check()
-                    count += STEPS * len(batch)
+                    count += STEPS.get(self.device, 1) * len(batch)
                     (step,) = self.backend.run(DecodeQuery(decoder), [DecodeInput((), tokens=count)])
                     count = 0
                     for index, one in enumerate(batch):
