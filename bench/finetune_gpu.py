@@ -27,7 +27,7 @@ from bertsmith.tasks import squad
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.training.distributed import World
-from bertsmith.training.finetune_data import FinetuneLoader
+from bertsmith.training.finetune_loader import FinetuneLoader
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import TrainingPlan

@@ -206,9 +206,11 @@ def _set(cls: Any, data: dict[str, Any], path: str, value: Any) -> dict[str, Any
     """`data` with one setting changed. A string for a table is its kind; another kind starts from its defaults."""
     path = _other_names(cls).same.get(path, path)
     above, _, last = path.rpartition(".")
-    table = value_at(data, above)
+    table, (root, _, inner) = value_at(data, above), above.partition(".")
     if above in _free_tables(cls):
         return data | {above: table | {last: value}}
+    if root in _free_tables(cls) and isinstance(table, dict):  # a table in such a table
+        return data | {root: data[root] | {inner: table | {last: value}}}
     if not isinstance(table, dict) or last not in table:
         equals = "" if isinstance(value, dict) else f"={shorten(value)}"
         raise unknown_setting(_other_names(cls), data, path, value, equals)

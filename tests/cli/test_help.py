@@ -15,7 +15,7 @@ import bertsmith.cli.options as opt
 from bertsmith import cli, config, recipes
 from bertsmith.evaluation.evaluator import EvaluationConfig
 from bertsmith.tasks.task import SPLITS, task_names
-from bertsmith.training.recipe import find_task, make_finetune_config, with_overrides
+from bertsmith.training.recipe import find_task, make_finetune_config, named_tasks, with_overrides
 
 MAIN = "init train prepare check pretrain finetune evaluate predict embed fill-mask"
 COMMANDS = [(name, example) for name, examples in cli.EXAMPLES.items() for example in examples]
@@ -43,8 +43,10 @@ def test_examples_of_the_help_are_valid_commands(name: str, example: str) -> Non
         with_overrides(recipes.find("bert/base" if recipe.endswith(".toml") else recipe), changes)
     elif name in ("evaluate", "predict"):
         config.override(EvaluationConfig(task=find_task("classification")), changes)
-    elif task := values.get("task"):
-        make_finetune_config("classification" if task.endswith(".toml") else task, "m", {}, changes)
+    elif given := values.get("task"):
+        task = named_tasks([given] if isinstance(given, str) else given)
+        own_recipe = isinstance(task, str) and task.endswith(".toml")
+        make_finetune_config("classification" if own_recipe else task, "m", {}, changes)
 
 
 def test_the_main_commands_have_examples() -> None:

@@ -67,11 +67,15 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     ),
     "a broken link": ("prepare {b}/link.txt -t {b}/t -o {b}/o", DATA, "link.txt does not exist: it is a link to"),
     "SQuAD as a table": (
-        f"{TUNE} -t qa --train {{b}}/squad.json",
+        f"{TUNE} --train {{b}}/squad.json".replace("classification", "qa"),
         DATA,
         "squad.json is a SQuAD file, not a table of questions: pass --task squad/2.0",
     ),
-    "a table as SQuAD": (f"{TUNE} -t squad/2.0", DATA, "train.csv is a table, not a SQuAD file: pass --task qa"),
+    "a table as SQuAD": (
+        TUNE.replace("classification", "squad/2.0"),
+        DATA,
+        "train.csv is a table, not a SQuAD file: pass --task qa",
+    ),
     "a name that is too long": (f"{TUNE} -o {{b}}/{'o' * 300}", STORAGE, "File name too long: "),
     "a folder beside the model": ("embed {b}/mm iron", DATA, "model.safetensors; did you mean {b}/m?"),
     # names

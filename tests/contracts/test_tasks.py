@@ -37,7 +37,9 @@ def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
 def perfect(task: Task, features: list[Features]) -> list[NDArray[np.float32]]:
     """Confident logits of the targets."""
     return [
-        _logits(task, one) * np.float32(20) if task.objective != "regress" else _logits(task, one) for one in features
+        _logits(part, one) * np.float32(20) if part.objective != "regress" else _logits(part, one)
+        for one in features
+        for part in [task.heads.get(one.head, task)]
     ]
 
 

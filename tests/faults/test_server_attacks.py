@@ -29,7 +29,7 @@ from server.http_fixtures import post
 
 EXAMPLES = int(os.environ.get("BERTSMITH_ATTACK_EXAMPLES", "100"))  # of each route, by its schema
 GOOD = [post("/embed", {"inputs": text, "model": "words"}, Authorization=AUTHORIZED) for text in TEXTS]
-MIN_GOODPUT = 0.4  # on a machine that may be busy, while attackers let the server compute nothing
+MIN_GOODPUT = 0.3  # on a machine that may be busy, while attackers let the server compute nothing
 MAX_SECONDS = 5.0  # of a valid request, while attackers keep the model busy with the most that is allowed
 MAX_MEMORY = 1 << 30
 COLUMNS = ("campaign", "cases", "500", "503", "tracebacks", "goodput meanwhile", "slowest", "peak memory")

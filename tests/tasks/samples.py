@@ -21,6 +21,7 @@ from bertsmith.tasks import (
     glue,
     korean,
     multi_label,
+    multi_task,
     pairs,
     qa,
     regression,
@@ -330,7 +331,17 @@ def own_entities(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
     return tagging.Config(), both(folder, ".jsonl", lambda path: lines_of_json(path, *items))
 
 
+def several(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
+    tasks, files = dict[str, TaskConfig](), dict[str, Path]()
+    for name, sample in {"texts": own_texts, "numbers": own_numbers, "choices": own_choices}.items():
+        (folder / name).mkdir()
+        tasks[name], own = sample(folder / name)
+        files |= {f"{name}.{split}": path for split, path in own.items()}
+    return multi_task.Config(tasks=tasks, weights={"texts": 0.5}), files
+
+
 SAMPLES: dict[str, Sample] = {
+    "multi_task": several,
     "classification": own_texts,
     "pairs": own_pairs,
     "regression": own_numbers,

@@ -18,7 +18,8 @@ from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.export.graph import OnnxModule
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.training.finetune import finetune, open_with_head, paper_note
-from bertsmith.training.finetune_data import build_task, make_batch, prepare
+from bertsmith.training.finetune_data import build_task, prepare
+from bertsmith.training.finetune_loader import make_batch
 from bertsmith.training.log import last_of_each_step, read_events
 from bertsmith.training.recipe import make_finetune_config
 from bertsmith.types import IGNORE_INDEX, Batch

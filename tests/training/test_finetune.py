@@ -32,15 +32,8 @@ from bertsmith.training import loop
 from bertsmith.training import sweep as sweeping
 from bertsmith.training.distributed import World
 from bertsmith.training.finetune import finetune, open_with_head
-from bertsmith.training.finetune_data import (
-    FinetuneLoader,
-    SampleOrder,
-    batches_by_length,
-    build_task,
-    make_batch,
-    predict,
-    prepare,
-)
+from bertsmith.training.finetune_data import build_task, predict, prepare
+from bertsmith.training.finetune_loader import FinetuneLoader, SampleOrder, batches_by_length, make_batch
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.log import last_of_each_step, read_events
 from bertsmith.training.recipe import make_finetune_config

@@ -80,7 +80,7 @@ def test_overrides_round_trip_through_toml(case: str) -> None:
     assert max(map(len, text.splitlines())) <= WIDTH
 
 
-TASKS = [name for name in config.kinds("bertsmith.tasks") if name not in ("glue", "korean", "conll")]
+TASKS = [name for name in config.kinds("bertsmith.tasks") if name not in ("glue", "korean", "conll", "multi_task")]
 
 
 @pytest.mark.parametrize("task", [*TASKS, "glue/mnli", "korean/nsmc", "conll/conll2003", "squad/2.0"])

@@ -71,6 +71,7 @@ def evaluate(
     *,
     task: str = "",
     task_settings: Mapping[str, Any] | None = None,
+    head: str | None = None,
     split: str = "",
     output: PathLike | None = None,
     max_length: int = 0,
@@ -86,6 +87,7 @@ def evaluate(
             dev examples of the run.
         task: The task, such as `classification`; by default that of the run, or the one for the model's head.
         task_settings: Settings of the task, such as `{"text": "review"}`; by default those of the run.
+        head: The head to evaluate, such as `classify-cola`, of a model with several tasks.
         split: Which examples of a folder, or of the run: `train`, `dev` (default) or `test`.
         output: Folder for scores, predictions and an HTML page.
         max_length: Tokens of a row; by default as in the run.
@@ -106,7 +108,7 @@ def evaluate(
     from bertsmith.evaluation.output_files import write_evaluation
 
     folder = model_folder(model)
-    run = evaluator.finetune_config_of(folder)
+    run = evaluator.finetune_config_of(folder, head)
     if run is None and not task:
         task = _task_for(folder)
     settings = evaluator.make_evaluation_config(run, task)
@@ -117,7 +119,7 @@ def evaluate(
         if data is None and not files:
             raise DataError(f"{folder} is not in a run with {split} examples: pass labelled examples as data")
         how: dict[str, Any] = {"quiet": quiet, "run": run if data is None else None, "metrics": metrics or {}}
-        result = evaluate_with(settings, folder, files, split, device, **how)
+        result = evaluate_with(settings, folder, files, split, device, **how, head=head)
         if not (data is None or isinstance(data, str | os.PathLike)):
             result = _with_row_numbers(result)
     if not result.scores:

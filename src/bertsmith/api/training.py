@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -75,12 +75,12 @@ def pretrain(
 @python_errors
 def finetune(
     model: PathLike | Predictor,
-    task: str,
+    task: str | Mapping[str, str],
     *,
     output: PathLike,
-    train: Examples | None = None,
-    dev: Examples | float | None = None,
-    data: PathLike | None = None,
+    train: Examples | Mapping[str, Examples] | None = None,
+    dev: Examples | Mapping[str, Examples] | float | None = None,
+    data: PathLike | Mapping[str, PathLike] | None = None,
     learning_rates: Sequence[float] = (),
     seeds: int = 1,
     device: str = "auto",
@@ -94,7 +94,9 @@ def finetune(
     Args:
         model: A model folder, a run or a predictor, whose encoder is fine-tuned.
         task: `classification`, `multi_label`, `pairs`, `regression`, `tagging`, `qa`, `choice`, or a benchmark such as
-            `glue/cola` (see `list_tasks`); or the path of a fine-tuning recipe, a recipe.json or .toml file.
+            `glue/cola` (see `list_tasks`); or the path of a fine-tuning recipe, a recipe.json or .toml file. Several
+            tasks are a dict, such as `{"mood": "classification", "cola": "glue/cola"}`; then `train`, `dev` and `data`
+            may be dicts too, and the heads are `classify-mood` and `classify-cola`.
         output: The run folder.
         train: Training examples: a file, or rows in memory: dicts, tuples such as `(text, label)`, a pandas DataFrame,
             an Arrow table, a dataset, or a dict of columns. Rows in memory are saved in the run folder.
@@ -152,7 +154,7 @@ def _wait_for_first_rank(run: Path) -> None:
 
 def _finetune_config(
     model: PathLike | Predictor,
-    task: str,
+    task: str | Mapping[str, str],
     data: dict[str, Any],
     output: Path,
     settings: FinetuneSettings,
@@ -168,9 +170,15 @@ def _finetune_config(
         changes["dev_fraction"] = float(data.pop("dev"))
     chosen = make_finetune_config(task, folder, {}, changes).task
     refuse_other_folders(output)
-    given = {name: value for name, value in data.items() if value is not None}
+    given = {name: (value, chosen) for name, value in data.items() if value is not None}
+    names = set() if isinstance(task, str) else set(task)
+    for split, (value, _) in list(given.items()):
+        if names and isinstance(value, Mapping) and value.keys() <= names:
+            del given[split]
+            given |= {f"{name}.{split}": (own, chosen.tasks[name]) for name, own in value.items()}
     files = {
-        name: save_examples(value, chosen, name, output / DATA, overwrite=overwrite) for name, value in given.items()
+        name: save_examples(value, own, name, output / DATA, overwrite=overwrite)
+        for name, (value, own) in given.items()
     }
     return make_finetune_config(task, folder, files, changes)
 

@@ -51,7 +51,7 @@ def evaluate(
         raise BertsmithError("pass only one of --data, --dev and --file: each names the examples")
     if dev and split != "dev":
         raise BertsmithError(f"--dev names the examples of dev: with --split {split} pass --file FILE")
-    finetuned = evaluator.finetune_config_of(model)
+    finetuned = evaluator.finetune_config_of(model, opening.get("head"))
     given = opt.given(**{"data": data, split: dev or file})
     files = evaluator.evaluation_files(finetuned, given, split=split)
     settings = evaluator.make_evaluation_config(finetuned, task, _changes(overrides, encoding))
@@ -86,7 +86,7 @@ def predict(
 
     if output:
         check_output(output)
-    finetuned = evaluator.finetune_config_of(model)
+    finetuned = evaluator.finetune_config_of(model, opening.get("head"))
     settings = evaluator.make_evaluation_config(finetuned, task, _changes(overrides, encoding))
     opened = evaluator.open_evaluator(settings, model, {"test": file}, device=device, **opening)
     rows = prediction_rows(opened, with_text=with_text, quiet=quiet or as_json)

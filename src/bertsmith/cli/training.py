@@ -17,6 +17,11 @@ RESUME_HELP = "Resume the run in the folder, fail if there is one, or resume a c
 Resume = Annotated[str, typer.Option(metavar="auto|never|PATH", help=RESUME_HELP)]
 TRACK_HELP = "Also log to tensorboard, wandb or mlflow; may be repeated."
 Track = Annotated[list[str] | None, typer.Option("--track", metavar="NAME", help=TRACK_HELP)]
+TASKS_HELP = f"{opt.TASK_HELP} For several tasks, repeat it; NAME=TASK names one, and --train NAME=FILE its file."
+Tasks = Annotated[
+    list[str], typer.Option("--task", "-t", metavar="TASK", help=TASKS_HELP, autocompletion=opt.complete_task)
+]
+DATA_HELP = "Folder of the benchmark, instead of single files."
 VARIANTS_HELP = (
     "Recipes, each with its own settings after commas (name=... names its folder); then settings for all of them."
 )
@@ -89,12 +94,12 @@ def compare(
 @app.command()
 def finetune(
     model: opt.ModelFolder,
-    task: opt.TaskName,
+    task: Tasks,
     output: RunFolder,
     overrides: Annotated[list[str] | None, opt.overrides("epochs=4 batch_size=16 task.text=review")] = None,
-    train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.")] = None,
-    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
-    data: opt.TaskData = None,
+    train: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Training examples.")] = None,
+    dev: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
+    data: Annotated[list[str] | None, opt.option("--data", DATA_HELP, "DIR")] = None,
     tokenizer: opt.Tokenizer = None,
     learning_rates: Annotated[
         str, typer.Option(metavar="A,B,...", help="Learning rates to try; the best on dev is kept.")
@@ -113,18 +118,20 @@ def finetune(
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Fine-tune a model on a task. With several learning rates or seeds, print all scores and keep the best model."""
+    """Fine-tune a model on a task, or on several. With several learning rates or seeds, keep the best model."""
     from bertsmith.reports import terminal_runs
     from bertsmith.training.finetune import finetune as run_finetuning
     from bertsmith.training.finetune import preview
-    from bertsmith.training.recipe import make_finetune_config
+    from bertsmith.training.recipe import make_finetune_config, named_files, named_tasks
     from bertsmith.training.sweep import parse_learning_rates, sweep
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())
     flags = opt.given(tokenizer=tokenizer, seed=seed, limit=limit)
     changes = [*(f"{name}={value}" for name, value in flags.items()), *(overrides or [])]
-    settings = make_finetune_config(task, model, opt.given(train=train, dev=dev, data=data), changes)
+    tasks = named_tasks(task)
+    paths = {"train": train, "dev": dev, "data": data}
+    settings = make_finetune_config(tasks, model, named_files(tasks, paths), changes)
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
     if dry_run:
         planned = preview(settings, output, overwrite=overwrite)

@@ -15,7 +15,7 @@ from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.model_folder import open_model
+from bertsmith.model_io.model_folder import open_model, read_heads
 from bertsmith.model_io.run_folder import RECIPE, find_model_folder
 from bertsmith.objectives.objective import objective_class
 from bertsmith.system.devices import choose_device
@@ -104,8 +104,11 @@ class Evaluator:
         return Chunk(list(examples), predictions, lengths, flags, sum(len(one.rows) for one in features))
 
 
-def finetune_config_of(model: str | Path) -> FinetuneConfig | None:
-    """The config of the fine-tuning run or sweep that contains a model; None if there is none."""
+def finetune_config_of(model: str | Path, head: str | None = None) -> FinetuneConfig | None:
+    """The config of the fine-tuning run or sweep that contains a model; None if there is none.
+
+    `head`: of a run with several tasks, the one whose task is meant.
+    """
     run = find_model_folder(model).resolve().parent
     path = next((path for path in (run / RECIPE, *sorted(run.glob(f"lr-*/{RECIPE}"))) if path.is_file()), None)
     if path is None:
@@ -114,7 +117,14 @@ def finetune_config_of(model: str | Path) -> FinetuneConfig | None:
         fine_tuned = "task" in json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path} is not a recipe: {error}") from error
-    return config.read_file(FinetuneConfig, path) if fine_tuned else None
+    if not fine_tuned:
+        return None
+    found = config.read_file(FinetuneConfig, path)
+    if not hasattr(found.task, "tasks"):
+        return found
+    if head not in (known := read_heads(model)):
+        raise ConfigError(f"{model} has several heads: choose one, {' or '.join(f'--head {name}' for name in known)}")
+    return found.for_head(head)
 
 
 def make_evaluation_config(run: FinetuneConfig | None, task: str, changes: Iterable[str] = ()) -> EvaluationConfig:
@@ -171,7 +181,7 @@ def open_evaluator(
     folder = find_model_folder(model)
     loaded, tokenizer, _ = open_model(folder, **opening)
     pipeline = objective_class(settings.task.build(files=files).objective).pipeline
-    head = loaded.head_for(pipeline)
+    head = loaded.only_head_for(pipeline)
     if head is None:
         heads = ", ".join(map(_described, loaded.objectives.values())) or "none"
         missing = f"{folder} has no head for {task_name(settings.task)} ({pipeline})"

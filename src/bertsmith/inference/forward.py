@@ -234,7 +234,7 @@ def require_head(model: Model, *names: str) -> str:
 
 def require_pipeline(model: Model, *pipelines: Pipeline) -> str:
     """The model's first head for one of these pipelines; an error if it has none."""
-    return model.head_for(*pipelines) or require_head(model, *objectives_with(*pipelines))
+    return model.only_head_for(*pipelines) or require_head(model, *objectives_with(*pipelines))
 
 
 def check_top_k(top_k: int) -> None:

@@ -27,7 +27,7 @@ from bertsmith.model_io.safetensors_files import WeightFiles
 from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
 from bertsmith.model_io.untrusted_files import ConfigReader, memory_size, shown
 from bertsmith.nn.meta_device import on_meta_device
-from bertsmith.objectives.objective import FOLDER, BuildContext, Objective, ObjectiveConfig, name_of
+from bertsmith.objectives.objective import FOLDER, BuildContext, Objective, ObjectiveConfig, kind_of, name_of
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
 
@@ -72,7 +72,7 @@ class Loader:
         tokenizer: Tokenizer,
         *,
         objectives: Iterable[str | ObjectiveConfig] | None = None,
-        new_heads: Iterable[str | ObjectiveConfig] = (),
+        new_heads: Iterable[str | ObjectiveConfig] | Mapping[str, ObjectiveConfig] = (),
         keep_pooler: bool = True,
         dropout: float | None = None,
         seed: int = 0,
@@ -97,10 +97,13 @@ class Loader:
         else:
             objectives = [*objectives]
             for name in (name for name in objectives if isinstance(name, str)):
-                registry.find_kind(FOLDER, name)
+                registry.find_kind(FOLDER, kind_of(name))
         kept = dict(self._named(head, new=False) for head in objectives)
-        wanted = [kept.get(head, head) if isinstance(head, str) else head for head in new_heads]
-        new = dict(self._named(head, new=True) for head in wanted)
+        if isinstance(new_heads, Mapping):
+            new = dict(new_heads)
+        else:
+            wanted = [kept.get(head, head) if isinstance(head, str) else head for head in new_heads]
+            new = dict(self._named(head, new=True) for head in wanted)
         self._drop_copies(kept | new)
         vocabulary = self._vocabulary(tokenizer)
         if vocabulary.size > self.vocab_size():
@@ -151,6 +154,7 @@ class Loader:
         for name, settings in objectives.items():
             with nullcontext() if name in new else on_meta_device():
                 heads.append(self._checked(settings.build, context))
+            heads[-1].name = name
         return heads
 
     def _without_memory(self, config: EncoderConfig) -> Encoder:

@@ -121,6 +121,14 @@ class Model(nn.Module):
         """The name of the first objective whose predictions one of these pipelines decodes."""
         return next((head.name for head in self._each() if head.pipeline in pipelines), None)
 
+    def only_head_for(self, *pipelines: Pipeline) -> str | None:
+        """The same; an error where several tasks have such a head."""
+        names = [head.name for head in self._each() if head.pipeline in pipelines]
+        if len(names) > 1 and any("-" in name for name in names):
+            some = " or ".join(f"--head {name}" for name in names)
+            raise BertsmithError(f"this model has several heads for this: choose one when it is loaded, {some}")
+        return self.head_for(*pipelines)
+
     def layer_groups(self) -> list[nn.Module]:
         """The encoder's modules from bottom to top, then the objectives; every parameter is in exactly one."""
         return [*self.encoder.layer_groups(), self.objectives]

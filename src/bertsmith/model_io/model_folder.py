@@ -120,7 +120,7 @@ def chosen_heads(head: str | None, ignore_heads: bool) -> list[str] | None:
 
 def open_for(
     folder: str | Path,
-    objectives: Iterable[ObjectiveConfig],
+    objectives: Iterable[ObjectiveConfig] | Mapping[str, ObjectiveConfig],
     *,
     keep: Iterable[str | ObjectiveConfig] = (),
     tokenizer: str | Path | None = None,
@@ -128,13 +128,13 @@ def open_for(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Model, Tokenizer, FolderFacts]:
-    """The encoder of a folder with new heads for fine-tuning; heads in `keep` are loaded.
+    """The encoder of a folder with new heads for fine-tuning, which may have names; heads in `keep` are loaded.
 
     New weights depend on `seed` alone. A pooler that no head reads is removed. A note lists new and unused weights.
     `dropout`: of the encoder, instead of the folder's.
     """
-    wanted = list(objectives)
-    if twice := {name_of(settings) for settings in wanted} & set(map(_name, keep := list(keep))):
+    wanted = objectives if isinstance(objectives, Mapping) else {name_of(settings): settings for settings in objectives}
+    if twice := set(wanted) & set(map(_name, keep := list(keep))):
         raise BertsmithError(f"{sorted(twice)[0]} cannot be both kept and new")
     options: dict[str, Any] = {"objectives": keep, "new_heads": wanted, "keep_pooler": False, "dropout": dropout}
     with torch.random.fork_rng(devices=[]):

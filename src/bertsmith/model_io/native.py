@@ -16,7 +16,7 @@ from bertsmith.encoders import encoder as encoders
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.untrusted_files import ConfigReader, shown
-from bertsmith.objectives.objective import FOLDER, ObjectiveConfig
+from bertsmith.objectives.objective import FOLDER, ObjectiveConfig, kind_of
 
 MODEL_TYPE, ARCHITECTURE = "bertsmith", "Bertsmith"
 ENCODER, OBJECTIVES = "encoder", "objectives"  # keys in config.json
@@ -69,7 +69,7 @@ class NativeFormat:
         values = objectives[name]
         if not isinstance(values, Mapping):
             raise ConfigError(f"{reader.path}: {OBJECTIVES}.{name}={shown(values)} must be a table of settings")
-        config: ObjectiveConfig = _build(FOLDER, name, values, reader)
+        config: ObjectiveConfig = _build(FOLDER, kind_of(name), values, reader)
         return config
 
     def with_pooler(self, config: Any, *, readers: Collection[str], stored: bool) -> Any:
@@ -114,7 +114,7 @@ def encoder_config(model: Model) -> Any:
 
 def _settings(head: Any) -> dict[str, Any]:
     config = getattr(head, "config", None)
-    return {"kind": head.name} if config is None else registry.to_dict(config)
+    return {"kind": kind_of(head.name)} if config is None else registry.to_dict(config)
 
 
 def _table(reader: ConfigReader, key: str) -> dict[str, Any]:

@@ -69,7 +69,8 @@ class AuxiliaryModel:
 class Objective(nn.Module):
     """A head over an encoder. Q predictions in a batch, K classes, V rows of the token table, E its width, D width."""
 
-    name: ClassVar[str]  # the name of its file; key of its labels, indices and loss terms
+    # The name of its file, or a head's own, such as classify-cola; key of its labels, indices and loss terms.
+    name: str
     causal: ClassVar[bool] = False  # needs an encoder whose tokens attend to earlier tokens only
     # What it reads. All False: the last layer at `indices`.
     reads_pooled: bool = False  # the encoder's pooled vector of each text
@@ -245,10 +246,15 @@ class ObjectiveConfig(Protocol):
         """The objective with new weights."""
 
 
+def kind_of(head: str) -> str:
+    """The objective of a head: classify for classify-cola, one of several heads of the same kind."""
+    return head.partition("-")[0]
+
+
 @cache
 def objective_class(name: str) -> type[Objective]:
-    """The class of an objective by the name of its file."""
-    module = registry.find_kind(FOLDER, name)
+    """The class of an objective by the name of its file, or of a head such as classify-cola."""
+    module = registry.find_kind(FOLDER, kind_of(name))
     return next(
         value
         for value in vars(module).values()

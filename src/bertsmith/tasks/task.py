@@ -41,6 +41,7 @@ class Example:
     source: str = ""  # file:line
     # Tagging: character span of each word in texts[0]; question answering: span of an answer in texts[1].
     spans: tuple[tuple[int, int], ...] = ()
+    head: str = ""  # of several tasks: the head that predicts it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Features:
     target: Any = None  # class, number, (first, last) token index, choice, classes [R]; None without a gold label
     indices: NDArray[np.int64] | None = None  # tagging: token indices of the row that the head reads [R]
     start: int = 0  # windows: first word or token of the window in the full text
+    head: str = ""  # of several tasks: the head that predicts it
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,11 @@ class Task:
         self.dataset = dataset or Dataset()
         self.detected = self.dataset.detected
         self._examples: dict[str, list[Example]] = {}
+
+    @property
+    def heads(self) -> dict[str, Task]:
+        """The tasks by the name of their head: several in multi-task fine-tuning."""
+        return {self.objective: self}
 
     def head_config(self) -> dict[str, Any]:
         """Settings of the objective: `{"kind": "classify", "labels": [...]}`."""
@@ -296,6 +303,12 @@ class TaskConfig(Protocol):
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> Task:
         """The task. `files`: by split, or the benchmark's folder under `data`. `labels`: those of a trained model."""
+
+
+def task_files(files: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The files of one of several tasks, by split; those of all tasks where it has none of its own."""
+    own = {key.removeprefix(f"{name}."): path for key, path in files.items() if key.startswith(f"{name}.")}
+    return own or {key: path for key, path in files.items() if "." not in key}
 
 
 def named_metrics(metrics: Metrics) -> dict[str, Metric]:

@@ -21,14 +21,15 @@ from bertsmith.tasks.task import Task
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.distributed import World, join_process_group
 from bertsmith.training.finetune_data import (
-    FinetuneLoader,
     TaskData,
     build_task,
     label_weights,
+    loss_weights,
     predict,
     prepare,
     sampled_classes,
 )
+from bertsmith.training.finetune_loader import FinetuneLoader
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.loop import run_training
 from bertsmith.training.memory import MemoryEstimate, activation_bytes, tensor_bytes
@@ -44,14 +45,16 @@ MEASURED_SHARE = 16  # one in so many examples of a forward is measured
 
 
 def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokenizer, list[str]]:
-    """The encoder of the model folder with a new head for the task, and notes for the user."""
-    kind, causal = config.find_kind(OBJECTIVES, task.objective).Config, is_causal(settings.model)
-    orders = {"both_orders": True} if causal and task.symmetric and hasattr(kind, "both_orders") else {}
-    given = {**task.head_config(), **orders, **settings.head, **label_weights(settings, task)}
-    head = config.from_dict(kind, given, "head")
-    task.use_head_config(head)
+    """The encoder of the model folder with a new head for each task, and notes for the user."""
+    causal, heads = is_causal(settings.model), dict[str, Any]()
+    for name, part in task.heads.items():
+        kind, own = config.find_kind(OBJECTIVES, part.objective).Config, settings.head_settings(name)
+        orders = {"both_orders": True} if causal and part.symmetric and hasattr(kind, "both_orders") else {}
+        given = {**part.head_config(), **orders, **own, **label_weights(settings, part, own)}
+        heads[name] = config.from_dict(kind, given, "head")
+        part.use_head_config(heads[name])
     options: dict[str, Any] = {"tokenizer": settings.tokenizer, "dropout": settings.dropout, "seed": settings.seed}
-    model, tokenizer, facts = open_for(settings.model, [head], keep=auxiliary_heads(settings), **options)
+    model, tokenizer, facts = open_for(settings.model, heads, keep=auxiliary_heads(settings), **options)
     for name, weight in settings.auxiliary_weights.items():
         auxiliary: Any = model.objectives[name]
         auxiliary.weight, auxiliary.reads_copy = weight, not auxiliary.causal  # the task reads uncorrupted texts
@@ -116,6 +119,8 @@ def finetune(
     if settings.main_metric in task.own_metrics:
         notes.append(f"best/ is the model with the highest {settings.main_metric}")
     data = data or prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
+    for name, weight in loss_weights(settings, data).items() if len(task.heads) > 1 else ():
+        model.objectives[name].weight = weight  # type: ignore[assignment]
     with ExitStack() as stack:
         world = stack.enter_context(join_process_group(choose_device(device)))
         stop_signal = stack.enter_context(StopSignal())
@@ -204,7 +209,7 @@ def _make_loader(
 ) -> FinetuneLoader:
     return FinetuneLoader(
         data.train,
-        data.task.objective,
+        list(data.task.heads),
         length=data.max_length,
         padding_id=tokenizer.padding_id,
         batch_size=settings.batch_size,
@@ -269,11 +274,11 @@ class FinetuneRun(Run):
         return [*self.data.truncation_note(), *no_dev_note(self.data, self.folder)]
 
     def model_to_save(self, model: Model) -> Model:
-        """Encoder and task head, without auxiliary heads; with fitted settings of the head, such as a threshold."""
-        head: Any = model.objectives[self.data.task.objective]
+        """Encoder and task heads, without auxiliary heads; with fitted settings of the head, such as a threshold."""
+        heads: list[Any] = [model.objectives[name] for name in self.data.task.heads]
         if self.fitted:
-            head.config = replace(head.config, **self.fitted)
-        return Model(model.encoder, [head])
+            heads[0].config = replace(heads[0].config, **self.fitted)
+        return Model(model.encoder, heads)
 
     def evaluate(self) -> Evaluation | None:
         """The task's metrics on the dev examples, computed on every rank."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import ConfigError
 from bertsmith.system.suggestions import OtherNames
-from bertsmith.tasks.task import unknown_task
+from bertsmith.tasks.task import task_files, unknown_task
 from bertsmith.training.forward_backward import ComputeConfig, Precision, check_precision
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import BatchSizes, BatchSizeWarmup, Schedule, TrainingPlan, Unfreeze
@@ -251,7 +252,19 @@ class FinetuneConfig:
 
     @property
     def name(self) -> str:
-        return task_name(self.task)
+        several = ", ".join(getattr(self.task, "tasks", ()))
+        return f"{task_name(self.task)} ({several})" if several else task_name(self.task)
+
+    def head_settings(self, name: str) -> dict[str, Any]:
+        """The settings of one head; `name` is classify-cola for cola, one of several tasks."""
+        label = name.partition("-")[2]
+        return self.head.get(label, {}) if label else self.head
+
+    def for_head(self, name: str) -> FinetuneConfig:
+        """The settings of one of several tasks, by the name of its head."""
+        label = name.partition("-")[2]
+        own: dict[str, Any] = {"files": task_files(self.files, label), "head": self.head_settings(name)}
+        return replace(self, task=self.task.tasks[label], main_metric="", **own)
 
     @property
     def auxiliary_weights(self) -> dict[str, float]:
@@ -307,7 +320,7 @@ def find_task(name: str) -> Any:
 def make_finetune_config(
     task: Any, model: str | Path, files: Mapping[str, str | Path], changes: Changes
 ) -> FinetuneConfig:
-    """The settings of a run; `task`: its name, its config, or the path of a fine-tuning recipe.
+    """The settings of a run; `task`: its name, its config, the path of a fine-tuning recipe, or several tasks by name.
 
     Settings of the task and of the head are `task.…` and `head.…`. The files given replace those of a recipe. Where the
     paper of the model's encoder has fine-tuning settings of its own, they are the defaults.
@@ -318,10 +331,46 @@ def make_finetune_config(
         kept = {} if "data" in settings.files.keys() | paths.keys() and paths else settings.files
         settings = replace(settings, files={**kept, **paths})
     else:
+        if isinstance(task, Mapping):
+            several = {name: find_task(one) for name, one in task.items()}
+            task = config.find_kind(TASKS, "multi_task").Config(tasks=several, weights=dict.fromkeys(several, 1.0))
         task = find_task(task) if isinstance(task, str) else task
-        settings = FinetuneConfig(task=task, model=str(model), files=paths)
+        heads: dict[str, Any] = {name: {} for name in getattr(task, "tasks", ())}
+        settings = FinetuneConfig(task=task, model=str(model), files=paths, head=heads)
         settings = config.update(settings, finetuning_settings(str(model)))
     return config.update(settings, changes) if isinstance(changes, Mapping) else config.override(settings, changes)
+
+
+def named_tasks(tasks: Sequence[str]) -> str | dict[str, str]:
+    """The task of the command line, or several by name: `mood=classification`, or the last part of their own name."""
+    split = [
+        (name, task) if task else (name.partition("/")[0] if "." in name else name.rpartition("/")[2], name)
+        for name, _, task in (one.partition("=") for one in tasks)
+    ]
+    if len(tasks) == 1:
+        return tasks[0] if tasks[0].endswith(FILES) else split[0][1]
+    named = dict(split)
+    if wrong := [name for name in named if not re.fullmatch(r"\w[\w-]*", name)]:
+        raise ConfigError(f"--task {wrong[0]}: the name of one of several tasks has letters, digits, _ and - only")
+    if len(named) < len(split):
+        name, task = next(pair for number, pair in enumerate(split) if pair[0] in dict(split[:number]))
+        raise ConfigError(f"two tasks are called {name}: name them, such as --task first={task} --task second={task}")
+    return named
+
+
+def named_files(tasks: str | Mapping[str, str], paths: Mapping[str, Sequence[str] | None]) -> dict[str, str]:
+    """The files by split, those of one of several tasks as `NAME.split`; for a single task the last ones count."""
+    files: dict[str, str] = {}
+    for option, values in paths.items():
+        for value in values or ():
+            name, _, path = value.partition("=")
+            own = not isinstance(tasks, str) and name in tasks
+            key = f"{name}.{option}" if own else option
+            if key in files and not isinstance(tasks, str):
+                found = f"--{option} {value}: there is already --{option} {files[key]}"
+                raise ConfigError(f"{found}: with several tasks, write --{option} NAME={value}")
+            files[key] = path if own else value
+    return files
 
 
 def read_finetune_config(path: Path, model: str) -> FinetuneConfig:
