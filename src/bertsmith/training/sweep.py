@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Generator, Sequence
@@ -117,10 +118,12 @@ def sweep(
 def parse_learning_rates(text: str) -> list[float]:
     """`2e-5,3e-5` as numbers; empty for an empty text."""
     try:
-        return [float(word) for word in text.split(",") if word]
-    except ValueError as error:
-        message = f"--learning-rates {text}: expected comma-separated numbers, such as 2e-5,3e-5,5e-5"
-        raise ConfigError(message) from error
+        rates = [float(word) for word in text.split(",") if word]
+    except ValueError:
+        rates = [math.nan]
+    if not all(0 < rate < math.inf for rate in rates):
+        raise ConfigError(f"--learning-rates {text[:40]}: expected positive numbers with commas, such as 2e-5,3e-5,5e-5")
+    return rates
 
 
 def best_scores(run: RunHistory, main: str) -> dict[str, float]:
