@@ -122,7 +122,7 @@ def parse_learning_rates(text: str) -> list[float]:
     except ValueError:
         rates = [math.nan]
     if not all(0 < rate < math.inf for rate in rates):
-        raise ConfigError(f"--learning-rates {text[:40]}: expected positive numbers with commas, such as 2e-5,3e-5,5e-5")
+        raise ConfigError(f"--learning-rates {text[:40]}: expected positive numbers, such as 2e-5,3e-5,5e-5")
     return rates
 
 
