@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -74,6 +74,25 @@ class Backend(Protocol):
 
     def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
         """One result for each input, in order."""
+
+
+class Preparation(Protocol):
+    """Makes model inputs of texts. Texts with equal preparations may be prepared together."""
+
+    def __call__(self, texts: Sequence[str]) -> list[ModelInput]:
+        """One input for each text, in order."""
+
+    def __hash__(self) -> int: ...
+
+
+@runtime_checkable
+class TextBackend(Backend, Protocol):
+    """A backend that also tokenizes, for many callers at once."""
+
+    def run_texts(
+        self, query: Query, texts: Sequence[str], preparation: Preparation
+    ) -> tuple[Sequence[ModelInput], list[Any]]:
+        """The input and the result of each text, in order."""
 
 
 class LocalBackend:
@@ -199,6 +218,16 @@ class TextModel:
                 rows.append(self.tokenizer.frame(ids_only(part), max_length=max_length))
         return rows
 
+    def run_texts(self, query: Query, texts: Sequence[str], *, max_length: int) -> tuple[list[Row], list[Any]]:
+        """The row of each text, as in `frame_ids`, and its result."""
+        preparation = FrameTexts(self, max_length)
+        if isinstance(self.backend, TextBackend):
+            inputs, results = self.backend.run_texts(query, texts, preparation)
+        else:
+            inputs = preparation(texts)
+            results = self.backend.run(query, inputs)
+        return [one.rows[0] for one in inputs], results
+
     def check_words(self, *texts: str) -> None:
         """Warns of unknown words, once per predictor; of many texts the first ones are checked."""
         if not self.unknown_words_reported and self.tokenizer.unknown_id >= 0:
@@ -214,6 +243,17 @@ class TextModel:
     def logits(self, features: Sequence[Features], objective: str) -> list[NDArray[np.float32]]:
         """The logits of one head for each of the features."""
         return self.backend.run(LogitsQuery(objective), [ModelInput(one.rows, one.indices) for one in features])
+
+
+@dataclass(frozen=True)
+class FrameTexts:
+    """Model inputs of texts, of one truncated row each, without offsets."""
+
+    model: TextModel
+    max_length: int
+
+    def __call__(self, texts: Sequence[str]) -> list[ModelInput]:
+        return [ModelInput((row,)) for row in self.model.frame_ids(texts, max_length=self.max_length)]
 
 
 def ids_only(ids: NDArray[np.int32]) -> Encoded:
