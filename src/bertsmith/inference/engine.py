@@ -31,7 +31,7 @@ from bertsmith.inference.forward import (
     Preparation,
     Query,
 )
-from bertsmith.inference.queued_request import QueuedRequest, Slice
+from bertsmith.inference.queued_request import QueuedRequest, Slice, wake_in_turn
 
 LOG = logging.getLogger(__name__)
 QUEUED_BATCHES = 64  # the default queue holds the tokens of this many batches
@@ -118,13 +118,24 @@ class Engine:
     def _run(self, request: QueuedRequest) -> QueuedRequest:
         self._enqueue(request)
         until = request.deadline.at
-        if not request.wait(until - time.monotonic() if until < float("inf") else None):
-            with self._changed:
-                request.fail(DeadlineExceeded(LATE))
-                self._drop_failed()
+        try:
+            woken = request.wait(until - time.monotonic() if until < float("inf") else None)
+        except BaseException as error:  # an interrupt
+            self._give_up(request, error)
+            raise
+        if not woken:
+            self._give_up(request, DeadlineExceeded(LATE))
         if request.error is not None:
             raise request.error
         return request
+
+    def _give_up(self, request: QueuedRequest, error: BaseException) -> None:
+        """Ends a request whose caller waits no longer."""
+        with self._changed:
+            given_up = request.fail(error)
+            self._drop_failed()
+        if not given_up:  # its results have just come
+            request.leave()
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> bool:
         """Accepts no more requests and stops, after the queue if `drain`. Returns whether every request was computed.
@@ -327,9 +338,12 @@ class Engine:
         self._measure_speed(query.name, tokens, seconds)
         end = 0
         with self._changed:
+            done = []
             for part in batch:
                 begin, end = end, end + len(part.inputs)
-                part.request.add_results(part.start, results[begin:end])
+                if part.request.add_results(part.start, results[begin:end]):
+                    done.append(part.request)
+            wake_in_turn(done)
         if self.observe is not None:
             try:
                 self.observe(BatchStats(query.name, len(inputs), tokens, seconds))

@@ -390,7 +390,7 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, GenerationP
 
 def _texts_or_ids(texts: Any) -> list[Any]:
     listed = as_list(texts)
-    as_ids = (isinstance(one, Sequence | np.ndarray) and not isinstance(one, str) for one in listed)
+    as_ids = (not isinstance(one, str) and isinstance(one, Sequence | np.ndarray) for one in listed)
     return listed if listed and all(as_ids) else string_list(listed)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from bertsmith.inference.deadline import Deadline
@@ -22,9 +23,10 @@ class QueuedRequest:
         self.preparation: Preparation | None = None  # of `texts`; None: there are model inputs
         self.arrived = time.monotonic()
         self.started = 0  # inputs that are or were in a batch
-        self.error: Exception | None = None
-        self.done = False
-        self._wait = threading.Lock()  # held until done; a fraction of the cost of an Event
+        self.error: BaseException | None = None
+        self.done = self._woken = False
+        self._next: QueuedRequest | None = None  # whose caller this one's caller wakes
+        self._wait = threading.Lock()  # held until the caller is woken; a fraction of the cost of an Event
         self._wait.acquire()
         self.set_inputs(inputs)
 
@@ -47,20 +49,40 @@ class QueuedRequest:
 
     def wait(self, seconds: float | None) -> bool:
         """Whether it is done within so many seconds; needs no lock."""
-        return self._wait.acquire(timeout=-1 if seconds is None else max(seconds, 0))
+        if not self._wait.acquire(timeout=-1 if seconds is None else max(seconds, 0)):
+            return False
+        if self._next is not None:
+            self._next.wake()
+        return True
 
-    def fail(self, error: Exception) -> None:
-        """Ends the request, unless it has ended."""
-        if not self.done:
-            self.error = error
-            self._finish()
+    def leave(self) -> None:
+        """Instead of `wait` after an interrupt or a time-out, if the request is done: its caller may wake others."""
+        if not self._woken:
+            self._wait.acquire()
+        if self._next is not None:
+            self._next.wake()
 
-    def add_results(self, start: int, results: Sequence[Any]) -> None:
-        """The results of the inputs from `start` on; the last ones end the request."""
+    def wake(self) -> None:
+        """Wakes the caller of a request that is done."""
+        if not self._woken:
+            self._woken = True
+            self._wait.release()
+
+    def fail(self, error: BaseException) -> bool:
+        """Ends the request and wakes its caller. False if it had ended."""
+        if self.done:
+            return False
+        self.error, self.done = error, True
+        self.wake()
+        return True
+
+    def add_results(self, start: int, results: Sequence[Any]) -> bool:
+        """The results of the inputs from `start` on. Whether they end the request, so that its caller can be woken."""
         self.results[start : start + len(results)] = results
         self.missing -= len(results)
-        if not self.missing and not self.done:
-            self._finish()
+        ended = not self.missing and not self.done
+        self.done |= ended
+        return ended
 
     def take(self, *, share: int, left: int, empty: bool) -> int:
         """Moves inputs to the batch: about `share` tokens, at most `left`. Returns their tokens.
@@ -77,10 +99,6 @@ class QueuedRequest:
         self.queued_tokens -= tokens
         return tokens
 
-    def _finish(self) -> None:
-        self.done = True
-        self._wait.release()
-
 
 class Slice(NamedTuple):
     """The inputs of one request that are in a batch."""
@@ -88,3 +106,14 @@ class Slice(NamedTuple):
     request: QueuedRequest
     start: int
     inputs: Sequence[ModelInput]
+
+
+def wake_in_turn(requests: Sequence[QueuedRequest]) -> None:
+    """Wakes the callers of requests that are done: the first one, whose caller wakes the next, and so on.
+
+    If all woke at once they would contend for the interpreter, each with a time-out of its own.
+    """
+    for request, following in pairwise(requests):
+        request._next = following
+    if requests:
+        requests[0].wake()
