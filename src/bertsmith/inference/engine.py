@@ -1,7 +1,9 @@
 """The batching engine: one thread that runs the queries of many callers in shared forward passes.
 
 While one batch runs, new requests queue; the next batch takes what has arrived since. Batches grow with the load, and
-no request waits for a batch to fill. Requests take turns: each batch runs the query of the oldest request, and all
+no request waits for a batch to fill. Short texts are tokenized in that thread too, those of all callers together, and
+the callers are woken one after the other: threads that compete for the interpreter cost more than the work itself
+(LOG.md). Requests take turns: each batch runs the query of the oldest request, and all
 queued requests with an equal query get a share of its tokens: a small request never waits for all of a large one.
 Admission follows the same rule: of a queued request only as many tokens count as the new request has itself, so that a
 large request takes no place from small ones. What cannot be computed by its deadline is not begun, or not continued.
@@ -20,7 +22,7 @@ from itertools import islice
 from typing import Any, Self
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.deadline import LATE, Deadline, DeadlineExceeded, RequestTooLarge, current_deadline
+from bertsmith.inference.deadline import LATE, DeadlineExceeded, RequestTooLarge, current_deadline
 from bertsmith.inference.forward import (
     DEFAULT_BATCH_TOKENS,
     ENCODED_CHARACTERS,
@@ -83,7 +85,7 @@ class Engine:
         self.queued_tokens = 0  # that are not in a batch yet
         self.reserved_tokens = 0  # of generations in progress
         self._speeds: dict[str, tuple[float, float]] = {}  # tokens per second of full batches and when, by query name
-        self._closed = self._abandoned = False
+        self._closed = self._abandoned = self._idle = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._loop, name="bertsmith-engine", daemon=True)
         self._thread.start()
@@ -102,9 +104,9 @@ class Engine:
     ) -> tuple[Sequence[ModelInput], list[Any]]:
         """See `TextBackend`; as `run`.
 
-        The engine's thread tokenizes the short texts of all waiting callers together. Every thread that runs Python
-        moves the interpreter to another core, so that a caller does as little as possible. Long texts, and those that
-        may have more tokens than the request may, are tokenized by the caller.
+        The engine's thread tokenizes the short texts of all waiting callers together, at most `ENCODED_CHARACTERS`
+        before each batch. Long texts, and those that may have more tokens than the request may, are tokenized by the
+        caller before they are queued.
         """
         own, characters = current_deadline(), sum(map(len, texts))
         most = MOST_CHARACTERS if own.max_tokens is None else own.max_tokens // MAX_TOKENS_PER_CHARACTER
@@ -194,7 +196,8 @@ class Engine:
                     raise Overloaded(ahead + tokens, int(limit))
             self.queued_tokens += tokens
             self._queue.append(request)
-            self._changed.notify()
+            if self._idle:
+                self._changed.notify()
 
     # The caller of these holds the lock.
 
@@ -242,31 +245,34 @@ class Engine:
 
     def _next_batch(self) -> list[Slice]:
         """Waits for requests; empty when the engine is closed and its queue is empty."""
+        prepared = False  # texts that arrive while others are tokenized are in the batch after this one
         while True:
             with self._changed:
+                self._idle = True
                 while not self._queue and not self._closed:
                     self._changed.wait()
+                self._idle = False
                 for request in self._queue:
                     self._check_feasible(request)
                 self._drop_failed()
-                texts = self._unprepared()
-                if self._queue and not texts:
-                    return self._take_batch()
+                ready = [request for request in self._queue if request.preparation is None]
+                texts = {} if prepared and ready else self._texts_to_prepare()
+                if ready and not texts:
+                    return self._take_batch(ready)
                 if self._closed and not self._queue:
                     return []
             self._prepare(texts)
+            prepared = True
 
-    def _unprepared(self) -> dict[Preparation, list[QueuedRequest]]:
-        """The requests whose texts are tokenized before the next batch; none if there are inputs for a full batch."""
+    def _texts_to_prepare(self) -> dict[Preparation, list[QueuedRequest]]:
+        """The requests whose texts are tokenized before the next batch, the oldest first."""
         found: dict[Preparation, list[QueuedRequest]] = {}
-        characters = tokens = 0
+        characters = 0
         for request in self._queue:
-            if request.preparation is None:
-                tokens += request.queued_tokens
-            elif not characters or characters + request.characters <= ENCODED_CHARACTERS:
+            if request.preparation is not None and characters + request.characters <= ENCODED_CHARACTERS:
                 characters += request.characters
                 found.setdefault(request.preparation, []).append(request)
-        return {} if tokens >= self.batch_tokens else found
+        return found
 
     def _prepare(self, texts: Mapping[Preparation, Sequence[QueuedRequest]]) -> None:
         """Tokenizes the texts of several requests in one call; one by one if that fails, for the errors' callers."""
@@ -297,9 +303,8 @@ class Engine:
         except BertsmithError as error:
             request.fail(error)
 
-    def _take_batch(self) -> list[Slice]:
-        """The inputs of the next batch; requests that have more go to the end of the queue."""
-        ready = [request for request in self._queue if request.preparation is None]
+    def _take_batch(self, ready: Sequence[QueuedRequest]) -> list[Slice]:
+        """The inputs of the next batch, of requests in the queue; those that have more go to its end."""
         query = ready[0].query
         requests = [request for request in ready if request.query == query]
         starts = [request.started for request in requests]
@@ -360,4 +365,3 @@ class Engine:
             if now - measured < SPEED_SECONDS:
                 speed = SPEED_WEIGHT * speed + (1 - SPEED_WEIGHT) * old
             self._speeds[query] = speed, now
-

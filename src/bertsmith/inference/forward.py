@@ -217,16 +217,25 @@ class TextModel:
                 rows.append(self.tokenizer.frame(ids_only(part), max_length=max_length))
         return rows
 
-    def run_texts(self, query: Query, texts: Sequence[str], *, max_length: int) -> tuple[list[Row], list[Any]]:
-        """The row of each text, as in `frame_ids`, and its result."""
-        preparation = FrameTexts(self, max_length)
+    def run_texts(self, query: Query, texts: Sequence[Any], *, max_length: int) -> tuple[list[Row], list[Any]]:
+        """The row of each text, as in `frame_ids`, or of each list of token ids, and its result."""
         inputs: Sequence[ModelInput]
-        if hasattr(self.backend, "run_texts"):  # isinstance of a protocol takes longer than all else here
-            inputs, results = cast(TextBackend, self.backend).run_texts(query, texts, preparation)
-        else:
+        preparation = FrameTexts(self, max_length)
+        if not texts or isinstance(texts[0], str):
+            if hasattr(self.backend, "run_texts"):  # isinstance of a protocol takes longer than all else here
+                inputs, results = cast(TextBackend, self.backend).run_texts(query, texts, preparation)
+                return [one.rows[0] for one in inputs], results
             inputs = preparation(texts)
-            results = self.backend.run(query, inputs)
-        return [one.rows[0] for one in inputs], results
+        else:
+            inputs = [ModelInput((self._frame(one, max_length=max_length),)) for one in texts]
+        return [one.rows[0] for one in inputs], self.backend.run(query, inputs)
+
+    def _frame(self, ids: Sequence[int], *, max_length: int) -> Row:
+        size = self.tokenizer.vocab_size
+        for number in ids:
+            if not 0 <= number < size:
+                raise BertsmithError(f"token id {number} is outside the vocabulary of {size} tokens")
+        return self.tokenizer.frame(ids_only(np.array(ids, np.int32)), max_length=max_length)
 
     def check_words(self, *texts: str) -> None:
         """Warns of unknown words, once per predictor; of many texts the first ones are checked."""

@@ -26,9 +26,10 @@ from bertsmith.inference.encoder_outputs import (
     TokenEmbeddings,
     check_embedding_options,
     normalized,
+    stacked,
 )
 from bertsmith.inference.fill_mask import FillMaskPipeline
-from bertsmith.inference.forward import Backend, ClosedBackend, LocalBackend, ModelInput, Query, ids_only
+from bertsmith.inference.forward import Backend, ClosedBackend, LocalBackend, ModelInput
 from bertsmith.inference.generation import GenerationPipeline
 from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines, as_list, string_list
 from bertsmith.inference.precision import Precision, convert_precision
@@ -304,12 +305,9 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, GenerationP
         pooling = pooling or cast(Pooling, settings.pooling)
         normalize = settings.normalize if normalize is None else normalize
         checked = check_embedding_options(self.model.encoder, pooling=pooling, layers=layers, combine=combine)
-        rows, results = self._rows_and_results(
-            EmbeddingQuery(pooling, checked, combine),
-            self.with_prompt(_texts_or_ids(texts), prompt),
-            max_length=self.max_embedding_length,
-        )
-        vectors = np.stack(results) if results else np.empty((0, self.model.encoder.width), np.float32)
+        query, inputs = EmbeddingQuery(pooling, checked, combine), self.with_prompt(_texts_or_ids(texts), prompt)
+        rows, results = self.run_texts(query, inputs, max_length=self.max_embedding_length)
+        vectors = stacked(results, width=self.model.encoder.width)
         for layer in dense:
             vectors = layer(vectors)
         return Embeddings(normalized(vectors) if normalize else vectors, _truncated(rows))
@@ -346,7 +344,7 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, GenerationP
     def embed_all(self, texts: Iterable[str], *, layer: int = -1) -> TokenEmbeddings:
         """The output of one layer for every token of each text, special tokens included."""
         check_embedding_options(self.model.encoder, pooling="mean", layers=[layer])
-        rows, vectors = self._rows_and_results(TokenEmbeddingQuery(layer), _texts_or_ids(texts), max_length=self.max_length)
+        rows, vectors = self.run_texts(TokenEmbeddingQuery(layer), _texts_or_ids(texts), max_length=self.max_length)
         return TokenEmbeddings(vectors, [self._tokens(row.ids) for row in rows], _truncated(rows))
 
     def tokenize(self, texts: Iterable[str], *, special_tokens: bool = True) -> list[Tokenized]:
@@ -372,20 +370,6 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, GenerationP
 
     def _tokens(self, ids: NDArray[np.int32]) -> tuple[str, ...]:
         return tuple(map(self.tokenizer.id_to_token, ids.tolist()))
-
-    def _rows_and_results(self, query: Query, inputs: Sequence[Any], *, max_length: int) -> tuple[list[Row], list[Any]]:
-        """The row and the result of each text, or of each list of token ids."""
-        if not inputs or isinstance(inputs[0], str):
-            return self.run_texts(query, inputs, max_length=max_length)
-        rows = [self.tokenizer.frame(self._encoded_ids(one), max_length=max_length) for one in inputs]
-        return rows, self.backend.run(query, [ModelInput((row,)) for row in rows])
-
-    def _encoded_ids(self, ids: Sequence[int]) -> Encoded:
-        size = self.tokenizer.vocab_size
-        for number in ids:
-            if not 0 <= number < size:
-                raise BertsmithError(f"token id {number} is outside the vocabulary of {size} tokens")
-        return ids_only(np.array(ids, np.int32))
 
 
 def _texts_or_ids(texts: Any) -> list[Any]:
