@@ -135,9 +135,18 @@ class Recipe:
             kind = type(settings).__module__.rsplit(".", 1)[-1]
             if name != kind:
                 raise ConfigError(f"objectives.{name} has the settings of {kind}: rename it to objectives.{kind}")
+        if self.by_column and self.batch_size_warmup:
+            raise ConfigError(
+                "batch_size_warmup: the columns of packing.kind=columns are the rows of a step: leave it out"
+            )
         check_precision(self.precision, self.compute)
         _check_seed(self.seed)
         _ = self.plan, self.batch_sizes  # raise where their settings are invalid
+
+    @property
+    def by_column(self) -> bool:
+        """Whether the rows of a step continue those of the step before."""
+        return bool(getattr(self.packing, "by_column", False))
 
     @cached_property
     def plan(self) -> TrainingPlan:
