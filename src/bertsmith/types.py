@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What the vector of a token depends on: all tokens of its text; it and the tokens before it; it and the tokens after it;
-# or two halves, one of each kind
+# What the vector of a token depends on: all tokens of its text; it and those before it; it and those after it; or two
+# halves, one of each of these kinds
 Direction = Literal["both", "forward", "backward", "forward_and_backward"]
 IGNORE_INDEX = -100  # the label of a token or text that has no label
 

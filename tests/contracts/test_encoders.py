@@ -79,7 +79,8 @@ class TestEveryEncoder:
         encoder, batch = build(kind, change), text_batch(kind, LENGTHS, length=40)
         encoding = encoder(batch, return_layers=True, return_attentions=True)
         assert [layer.shape for layer in encoding.layers] == [(8 * 40, width) for width in encoder.layer_widths]
-        assert len(encoding.layers) == SMALL["layers"] + 1 and encoder.width == encoder.layer_widths[-1]
+        assert len(encoding.layers) == SMALL["layers"] + 1
+        assert encoder.width == encoder.layer_widths[-1]
         assert encoding.last_hidden is encoding.layers[-1]
         table = encoder.token_embeddings
         assert table is None or table.shape == (SIZE, encoder.embed(batch).shape[1])

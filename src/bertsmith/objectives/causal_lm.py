@@ -79,18 +79,16 @@ class CausalLM(LanguageModelHead):
 
     def loss(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Loss:
         """The cross entropy, and in training the penalties."""
-        x_TD, shape = self.hidden(encoding), batch.input_ids.shape
-        dropped_TD = drop_variational(x_TD.unflatten(0, shape), self.config.dropout, training=self.training).flatten(
-            0, 1
-        )
-        loss = self.hidden_loss(dropped_TD, batch, table)
-        if not (self.training and self.penalties):
-            return loss
-        x_BLD, squares = x_TD.unflatten(0, shape).float(), dict[str, Tensor]()
+        if not self.training or not (self.config.dropout or self.penalties):
+            return super().loss(encoding, batch, table)
+        x_BLD = self.hidden(encoding).view(*batch.input_ids.shape, -1)
+        dropped_BLD = drop_variational(x_BLD, self.config.dropout, training=True)
+        loss = self.hidden_loss(dropped_BLD.flatten(0, 1), batch, table)
+        squares = dict[str, Tensor]()
         if ACTIVATION in self.penalties:
-            token_T = (batch.document_ids != 0).flatten()
-            squares[ACTIVATION] = (dropped_TD.float().square().mean(-1) * token_T).sum()
+            squares[ACTIVATION] = (dropped_BLD.float().square().mean(-1) * (batch.document_ids != 0)).sum()
         if TEMPORAL in self.penalties:
+            x_BLD = x_BLD.float()
             squares[TEMPORAL] = ((x_BLD[:, 1:] - x_BLD[:, :-1]).square().mean(-1) * _adjacent(batch)).sum()
         counts = self.counts(batch)
         return loss + Loss(squares, {name: counts[name] for name in squares}, {}, self.penalties)

@@ -100,8 +100,8 @@ class World:
         message: list[Any] = [None]
         source: dict[str, dict[str, Tensor]] = {}
         if state is not None:
-            recurrent = {str(number): tensor for number, tensor in enumerate(state.recurrent)}
-            source = {"weights": state.weights, "optimizer": state.optimizer, "recurrent": recurrent}
+            numbered = {str(number): tensor for number, tensor in enumerate(state.recurrent)}
+            source = {"weights": state.weights, "optimizer": state.optimizer, "recurrent": numbered}
         if self.is_main and state is not None:
             each = [(kind, name, tensor) for kind, tensors in source.items() for name, tensor in tensors.items()]
             shapes = [(kind, name, tensor.shape, tensor.dtype) for kind, name, tensor in each]

@@ -18,7 +18,7 @@ from torch.nn.utils import get_total_norm
 from bertsmith.errors import DataError
 from bertsmith.training.distributed import World
 from bertsmith.training.optimizers import Weight, weights_of
-from bertsmith.training.parallelism import DataParallel
+from bertsmith.training.parallelism import DataParallel, State
 from bertsmith.training.step import exact_dtype
 from bertsmith.types import Batch, Loss
 

@@ -41,7 +41,7 @@ class DataParallel:
 
     def evaluate(self, batch: Batch, state: State = None) -> Loss:
         """The loss of a corrupted batch, without a backward pass."""
-        loss: Loss = self.model(batch, state)
+        loss: Loss = self.model(batch) if state is None else self.model(batch, state)
         return loss
 
     def rewrap(self) -> None:

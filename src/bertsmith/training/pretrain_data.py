@@ -188,6 +188,6 @@ def meta_model(recipe: Recipe) -> Model:
 def load_start(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
     """Loads the weights that the recipe starts from into its model, if any; returns notes for the user."""
     if recipe.start:
-        return load_weights(model, recipe.start, tokenizer)
+        return load_weights(model, recipe.start, tokenizer, match_tokens=recipe.match_tokens)
     note = f"{recipe.name} is a second stage, but starts with new weights: --start it from a run of {recipe.after}"
     return [note] if recipe.after else []

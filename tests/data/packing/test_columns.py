@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ def test_backward_columns_are_read_from_their_ends(shards: Shards) -> None:
         assert np.array_equal(one.input_ids, other.input_ids)
         assert (other.position_ids[:, 0] == (windows - 1 - number) * LENGTH).all()
     before = [back.batch(number, batch_size=COLUMNS) for number in range(windows)]
-    for one, after in zip(before[:-1], before[1:], strict=True):
+    for one, after in pairwise(before):
         assert one.next_ids is not None
         assert one.next_ids.tolist() == after.input_ids[:, -1].tolist()
 
@@ -84,7 +85,8 @@ def test_random_lengths_are_those_of_the_paper(tmp_path: Path) -> None:
     assert abs(lengths[~halves].mean() - 69.5) < 0.5, "truncated to whole tokens"
     assert abs(lengths[halves].mean() - 34.5) < 1.5
     assert 4.7 < lengths[~halves].std() < 5.3
-    assert lengths.min() >= 5 and lengths.max() <= 95
+    assert lengths.min() >= 5
+    assert lengths.max() <= 95
     factors = [packing.learning_rate_factor(step) for step in range(packing.windows)]
     assert factors == [length / 70 for length in packing._lengths(0).tolist()]
     assert build(shards).learning_rate_factor(3) == 1.0
