@@ -87,6 +87,7 @@ class RecipeSettings(RunSettings, total=False):
     eval_rows: int
     start: PathLike
     after: str
+    match_tokens: bool
 
 
 class FinetuneSettings(RunSettings, total=False):
@@ -102,6 +103,7 @@ class FinetuneSettings(RunSettings, total=False):
     auxiliary: Mapping[str, float]
     head_learning_rate: float | None
     dropout: float | None
+    encoder: Table
     random_init: bool
     epochs: float
     dev_fraction: float
