@@ -228,9 +228,13 @@ class MultiLabelTask(ClassificationTask):
     def target(self, example: Example) -> Any:
         return None if example.gold is None else [float(label in example.gold) for label in self.labels]
 
-    def prediction(self, example: Example, logits: NDArray[np.float64]) -> Prediction:
-        assert len(logits) == len(self.labels), f"{len(logits)} logits for {len(self.labels)} labels"
-        return self._thresholded((1 + np.tanh(logits / 2)) / 2, self.thresholds)
+    def output(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+        probabilities: NDArray[np.float64] = (1 + np.tanh(logits / 2)) / 2
+        return probabilities
+
+    def prediction(self, example: Example, output: NDArray[np.float64]) -> Prediction:
+        assert len(output) == len(self.labels), f"{len(output)} logits for {len(self.labels)} labels"
+        return self._thresholded(output, self.thresholds)
 
     def _thresholded(self, probabilities: NDArray[np.float64], thresholds: Sequence[float] | None) -> Prediction:
         """The score is the probability of exactly these labels if labels are independent."""

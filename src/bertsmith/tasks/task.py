@@ -189,7 +189,21 @@ class Task:
 
         classify [classes], regress [1], tag [R, classes], span [tokens of the row, 2], choose [choices].
         """
+        return self.predictions(examples, self.outputs(examples, features, logits))
+
+    def outputs(
+        self, examples: Sequence[Example], features: Sequence[Features], logits: Sequence[NDArray[np.float32]]
+    ) -> list[Any]:
+        """What a model predicts for each example, independent of its tokenizer: probabilities, a number or answers."""
         raise NotImplementedError
+
+    def predictions(self, examples: Sequence[Example], outputs: Sequence[Any]) -> list[Prediction]:
+        """The predictions from the outputs of one model, or from the mean outputs of several."""
+        raise NotImplementedError
+
+    def mean_output(self, outputs: Sequence[Any]) -> Any:
+        """The mean of the outputs of several models for one example."""
+        return np.mean(np.stack(outputs), axis=0)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """The official metrics by name, including `main_metric`, between 0 and 1."""
@@ -283,6 +297,10 @@ class LabelTask(Task):
 
     def head_config(self) -> dict[str, Any]:
         return {"kind": self.objective, "labels": list(self.labels)}
+
+    def reordered(self, output: Any, classes: Sequence[int]) -> Any:
+        """An output with its classes in another order: those of another model with the same labels."""
+        return output[list(classes)]
 
     def gold_labels(self, examples: Sequence[Example]) -> Iterator[str]:
         """The gold labels of all examples."""
