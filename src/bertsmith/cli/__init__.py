@@ -87,7 +87,7 @@ EXAMPLES = {
     ),
     "evaluate": (
         "bertsmith evaluate reviews --dev dev.csv",
-        "bertsmith evaluate reviews --file test.csv --split test -o scores",
+        "bertsmith evaluate forward backward --file test.csv --split test -o scores",
     ),
     "predict": (
         "bertsmith predict reviews --file new.csv -o predictions.csv",

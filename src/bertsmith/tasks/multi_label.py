@@ -31,7 +31,7 @@ from bertsmith.tasks.dataset_files import (
     user_files,
 )
 from bertsmith.tasks.tables import Table, join_names
-from bertsmith.tasks.task import Case, Dataset, Example, Prediction
+from bertsmith.tasks.task import Case, Dataset, Example, Prediction, Task
 from bertsmith.tasks.text_tasks import (
     ClassificationTask,
     TextTask,
@@ -205,6 +205,14 @@ class MultiLabelTask(ClassificationTask):
         """The thresholds of the trained head."""
         super().use_head_config(config)
         self.thresholds = getattr(config, "thresholds", None)
+
+    def use_mean_of(self, tasks: Sequence[Task]) -> None:
+        """The mean threshold of each label; a model without thresholds counts with 0.5."""
+        found = [task.threshold_by_label() for task in tasks if isinstance(task, MultiLabelTask)]
+        self.thresholds = tuple(sum(one[label] for one in found) / len(found) for label in self.labels)
+
+    def threshold_by_label(self) -> dict[str, float]:
+        return dict(zip(self.labels, self.thresholds or [0.5] * len(self.labels), strict=True))
 
     def check(self, split: str, examples: Sequence[Example]) -> None:
         TextTask.check(self, split, examples)
