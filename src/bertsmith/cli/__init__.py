@@ -89,6 +89,11 @@ EXAMPLES = {
         "bertsmith evaluate reviews --dev dev.csv",
         "bertsmith evaluate forward backward --file test.csv --split test -o scores",
     ),
+    "sample-efficiency": (
+        "bertsmith sample-efficiency -m general=runs/a -m target=runs/b --from-scratch -t classification "
+        "--train train.csv --dev dev.csv -o studies/labels",
+        "bertsmith sample-efficiency -m MODEL -t glue/sst-2 --data glue -o studies/sst --sizes 100,1000,all --seeds 5",
+    ),
     "predict": (
         "bertsmith predict reviews --file new.csv -o predictions.csv",
         "bertsmith predict reviews --file new.jsonl max_length=256",
