@@ -129,6 +129,7 @@ def test_finished_runs_keep_no_model_and_are_reused(
     output, result = finished
     assert not [path for path in output.rglob("*") if path.name in ("best", "last", "checkpoints")]
     monkeypatch.setattr(SweepRun, "run", lambda *words, **how: pytest.fail("a finished run was trained again"))
+    assert len(study(base, output, sizes=[8], seeds=1)["runs"]) == 3
     assert study(base, output) == result
     stored = read_checksummed_json(output / "sample_efficiency.json")
     assert {name: stored[name] for name in result if name in stored} == {
@@ -200,7 +201,7 @@ def test_labels_needed_are_interpolated_on_a_logarithmic_axis() -> None:
 
 def test_wrong_settings_are_errors_before_anything_is_trained(base: Path, tmp_path: Path) -> None:
     for how, message in (
-        ({"sizes": [8, 41]}, r"--sizes 41: there are 40 training examples: write all instead"),
+        ({"sizes": [8, 41]}, r"--sizes 41: there are 40 training examples: for all, write all"),
         ({"changes": ["limit=5"]}, r"the study sets limit: pass --sizes"),
         ({"changes": ["from-scratch:random_init=false"]}, r"the study sets random_init: pass --from-scratch"),
         ({"changes": ["target:seed=3"]}, r"target: all models have the same task, files, .*and seed"),

@@ -90,9 +90,8 @@ EXAMPLES = {
         "bertsmith evaluate forward backward --file test.csv --split test -o scores",
     ),
     "sample-efficiency": (
-        "bertsmith sample-efficiency -m general=runs/a -m target=runs/b --from-scratch -t classification "
-        "--train train.csv --dev dev.csv -o studies/labels",
-        "bertsmith sample-efficiency -m MODEL -t glue/sst-2 --data glue -o studies/sst --sizes 100,1000,all --seeds 5",
+        "bertsmith sample-efficiency -m MODEL -t glue/sst-2 --data GLUE -o labels",
+        "bertsmith sample-efficiency -m A -m B --from-scratch -t tuning.toml -o out",
     ),
     "predict": (
         "bertsmith predict reviews --file new.csv -o predictions.csv",

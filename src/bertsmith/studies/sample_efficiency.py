@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -106,21 +106,16 @@ def sample_efficiency(
     those on test if it has labels, else on dev. `report` gets a message before each run.
     """
     study = _Study.planned(models, task, files, Path(output), changes, from_scratch=from_scratch)
-    numbers = study.numbers(sizes)
-    planned = [
-        study.trial(start, size, seed, min_steps)
-        for size in numbers
-        for start in study.starts
-        for seed in range(study.seed, study.seed + seeds)
-    ]
+    numbers, rows = study.numbers(sizes), list[dict[str, Any]]()
+    total = len(numbers) * len(study.starts) * seeds
     Disk().make_folder(study.output)
-    rows: list[dict[str, Any]] = []
-    for number, trial in enumerate(planned, start=1):
-        report(f"{number} of {len(planned)}: {trial}")
-        rows.append(_row(trial, study.scores(trial, device=device, quiet=quiet)))
-        if number == len(planned) or planned[number].size != trial.size:
-            table = study.table(rows, numbers, seeds=seeds, min_steps=min_steps)
-            _write(table, study.output)
+    for size in numbers:
+        for start, number in product(study.starts, range(seeds)):
+            trial = study.trial(start, size, study.seed + number, min_steps)
+            report(f"{len(rows) + 1} of {total}: {trial}")
+            rows.append(_row(trial, study.scores(trial, device=device, quiet=quiet)))
+        table = study.table(rows, numbers, seeds=seeds, min_steps=min_steps)
+        _write(table, study.output)
     return table | {"page": str(study.output / PAGE), "markdown": str(study.output / MARKDOWN)}
 
 
@@ -186,8 +181,11 @@ class _Study:
 
     def numbers(self, sizes: Sequence[Size]) -> list[int]:
         """The sizes in ascending order, with the number of all training examples for `all`."""
-        if large := [size for size in sizes if size != "all" and size > self.train]:
-            raise ConfigError(f"--sizes {large[0]}: there are {self.train:,} training examples: write all instead")
+        for size in sizes:
+            if size != "all" and not 1 <= size <= self.train:
+                raise ConfigError(f"--sizes {size}: there are {self.train:,} training examples: for all, write all")
+        if not sizes:
+            raise ConfigError("--sizes needs a number of labelled examples, such as 100,500,all")
         return sorted({self.train if size == "all" else size for size in sizes})
 
     def trial(self, start: Start, size: int, seed: int, min_steps: int) -> Trial:

@@ -20,7 +20,7 @@ from bertsmith.reports.text_charts import axis_ticks, number
 ASSETS = files("bertsmith.studies") / "assets"
 UNKNOWN = "—"
 BROAD, NARROW = (860, 400), (360, 320)  # pixels of the chart on a wide screen and on a phone
-LEFT, RIGHT, TOP, BOTTOM = 48, 18, 14, 48  # margins of a chart
+LEFT, RIGHT, TOP, BOTTOM = 48, 18, 34, 48  # margins of a chart
 SHIFT = 3.0  # pixels between the points of two models at one size
 LABEL_WIDTH = 7.5  # pixels of a character on the x axis
 
@@ -213,7 +213,7 @@ class _Axes:
             parts.append(f'<line class="base" x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
             parts.append(f'<text x="{right}" y="{y - 5:.1f}" text-anchor="end">{label}</text>')
         axis = f'<text x="{right}" y="{floor + 40}" text-anchor="end">labelled training examples</text>'
-        unit = f'<text x="{LEFT - 40}" y="{floor + 40}">{escape(_metric(table))} in %</text>'
+        unit = f'<text x="{LEFT - 40}" y="{TOP - 18}">{escape(_metric(table))} in %</text>'
         return "".join([*parts, axis, unit])
 
 

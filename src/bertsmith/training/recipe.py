@@ -241,9 +241,7 @@ class FinetuneConfig:
     sampling: Literal["all", "balanced"] = "all"  # balanced: an epoch draws each class equally often
     seed: int = 0  # of new heads, data order and dropout
     limit: int = 0  # training examples that are used; 0: all
-    # which ones with a limit; stratified: a random draw by the seed with the class proportions of all, each draw inside
-    # those of larger limits
-    subset: Literal["first", "stratified"] = "first"
+    subset: Literal["first", "stratified"] = "first"  # which ones; stratified: drawn by class with the seed, nested
     dev_fraction: float = 0.0  # of the training examples, used as dev examples where the task has none
     evals_per_epoch: int = 1  # evaluations on the dev examples
     metrics: str | dict[str, str] = ""  # of your own, as module:function; several with commas, or by name
