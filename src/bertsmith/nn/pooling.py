@@ -140,8 +140,8 @@ class TextPooler(nn.Module):
     """One vector per text.
 
     pooler: the encoder's pooler over the first token. cls, last: the hidden state of the first or last token. mean: the
-    mean over all tokens. concat: the token read last, maximum and mean concatenated (P-ULMFiT §3.3). With a recurrent network, all but
-    `pooler` read its output.
+    mean over all tokens. concat: the token read last, the maximum and the mean, concatenated (P-ULMFiT §3.3). With a
+    recurrent network, all but `pooler` read its output.
     """
 
     def __init__(self, pooling: Pooling, layers: LayerMix, recurrent: BiLSTM | None, *, backward: bool = False) -> None:

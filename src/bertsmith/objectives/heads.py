@@ -171,9 +171,9 @@ class TextHead(Objective):
             number_N = torch.arange(len(x_NW), device=x_NW.device)
             x_NW = x_NW + x_NW[(number_N ^ 1).clamp(max=len(x_NW) - 1)]
         if isinstance(self.head, BatchNormHead):
-            x_NW = self.head(x_NW, batch.cls_positions >= 0)
-            return x_NW
-        logits: Tensor = self.head(self.dropout(x_NW))
+            logits: Tensor = self.head(x_NW, batch.cls_positions >= 0)
+        else:
+            logits = self.head(self.dropout(x_NW))
         return logits
 
 
