@@ -97,6 +97,7 @@ class FinetuneSettings(RunSettings, total=False):
     tokenizer: PathLike
     sampling: Literal["all", "balanced"]
     limit: int
+    subset: Literal["first", "stratified"]
     metrics: str | Mapping[str, str]
     main_metric: str
     head: Table
