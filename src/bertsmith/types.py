@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORE_INDEX = -100  # the label of a token or text that has no label
+# The logits [words, K] of each of some sequences -> the class of each word, and its probability.
+SequenceDecoder = Callable[[Sequence[NDArray[np.float32]]], list[tuple[NDArray[np.int64], NDArray[np.float64]]]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,7 @@ def open_evaluator(
     task: Task = settings.task.build(files=files, labels=_labels(loaded.objectives[head]) or ())
     task.objective = head
     task.use_head_config(getattr(loaded.objectives[head], "config", None))
+    task.use_head(loaded.objectives[head])
     positions = loaded.encoder.max_positions
     if settings.max_length > positions:
         found = f"max_length={settings.max_length} exceeds the {positions} positions of {folder}"
