@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
+# What the vector of a token depends on: all tokens of its text; it and those before it; it and those after it; or two
+# halves, one of each of these kinds
+Direction = Literal["both", "forward", "backward", "forward_and_backward"]
 IGNORE_INDEX = -100  # the label of a token or text that has no label
 # The logits [words, K] of each of some sequences -> the class of each word, and its probability.
 SequenceDecoder = Callable[[Sequence[NDArray[np.float32]]], list[tuple[NDArray[np.int64], NDArray[np.float64]]]]
@@ -103,6 +106,7 @@ class Batch:
     labels: dict[str, Tensor] = field(default_factory=dict)  # by objective; IGNORE_INDEX or NaN for no label
     indices: dict[str, Tensor] = field(default_factory=dict)  # by objective: flat token indices [R] that it reads
     copies: dict[str, Tensor] = field(default_factory=dict)  # by objective: corrupted ids [B, L] that it alone reads
+    next_ids: Tensor | None = None  # [B] int64: the token that is read after each row, where rows continue each other
 
     def replace(self, **changes: Any) -> Self:
         """The batch with some fields replaced."""
@@ -140,7 +144,7 @@ class Encoding:
     pooled: Tensor | None = None  # [N, D] one vector per text
     layers: tuple[Tensor, ...] = ()  # on request: [B*L, D], the embeddings first, the last layer last
     attentions: tuple[Tensor, ...] = ()  # on request: [B, H, L, L] per layer
-    state: Any = None  # of a stateful encoder, for the next batch
+    state: tuple[Tensor, ...] | None = None  # of a stateful encoder, for the next batch: tensors [B, ...] by row
 
     def at(self, name: str) -> Tensor:
         """The last layer at the tokens of that objective [R, D]."""
@@ -156,6 +160,7 @@ class Loss:
     counts: dict[str, Tensor]  # [] number of labels, or the sum of their class weights
     correct: dict[str, Tensor]  # [] number of correct predictions; absent for terms without an accuracy
     weights: dict[str, float]  # of the mean of each term in the total
+    state: tuple[Tensor, ...] = ()  # of a stateful encoder after this batch, without gradients
 
     def total(self, counts: Mapping[str, Tensor]) -> Tensor:
         """The total [], with the sum of each term divided by these counts."""

@@ -101,17 +101,23 @@ class LayerMix(nn.Module):
     The sum is scale * (softmax(w) . layers), with equal weights at first (P-ELMo eq. 1).
     """
 
-    def __init__(self, layers: LayerChoice, *, width: int, layer_count: int) -> None:
+    def __init__(
+        self, layers: LayerChoice, *, width: int, layer_count: int, layer_widths: tuple[int, ...] = ()
+    ) -> None:
+        """`width`: of all layers, unless `layer_widths` lists that of each."""
         super().__init__()
         self.chosen = SLICES[layers]
+        widths = (layer_widths or (width,) * (layer_count + 1))[self.chosen]
+        if layers in SUMS and len(set(widths)) > 1:
+            raise ConfigError(f"layers={layers}: the encoder's layers have different widths: use layers=top")
         count = len(range(layer_count + 1)[self.chosen])
         if layers.startswith("last_four") and layer_count < 4:
             raise ConfigError(f"layers={layers}: the encoder has only {layer_count} layers")
         if layers == "second_to_last" and layer_count < 2:
             raise ConfigError(f"layers={layers}: the encoder has only {layer_count} layer")
         self.reads_all_layers = layers != "top"
-        self.width = width * count if layers == "last_four_concat" else width
         self.sums = layers in SUMS
+        self.width = widths[0] if self.sums else sum(widths)
         if self.sums:
             self.weights = nn.Parameter(torch.zeros(count))
             self.scale = nn.Parameter(torch.ones(1))

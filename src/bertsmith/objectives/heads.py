@@ -18,7 +18,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.nn.pooling import POOLINGS, LayerChoice, LayerMix, Pooling, Recurrent, TextPooler, check_layers
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives.objective import BuildContext, Objective
-from bertsmith.types import Batch, Encoding
+from bertsmith.types import Batch, Direction, Encoding
 
 
 def default_names(count: int) -> tuple[str, ...]:
@@ -86,7 +86,8 @@ class TextConfig(RecurrentConfig):
     """Settings of heads that read one vector per text."""
 
     dropout: float = 0.1  # on the vector of each text
-    pooling: Pooling = "auto"  # how a text becomes one vector; auto: last for causal encoders, else pooler or cls
+    # how a text becomes one vector; auto: the token that a causal encoder reads last, else pooler or cls
+    pooling: Pooling = "auto"
     layers: LayerChoice = "top"  # which layers of the encoder are read
     both_orders: bool = False  # read each pair of texts in both orders and add the two vectors (P-GPT1 §3.3)
     weight: float = 1.0  # of its mean loss in the total
@@ -104,12 +105,12 @@ class TextConfig(RecurrentConfig):
                 f"pooling=pooler reads the encoder: with recurrent={self.recurrent}, use pooling=cls, last or mean"
             )
 
-    def with_pooling(self, *, causal: bool) -> Self:
-        """With the pooling that auto means; the first token of a causal encoder attends to itself alone."""
+    def with_pooling(self, direction: Direction) -> Self:
+        """With the pooling that auto means; the token that a causal encoder reads first depends on itself alone."""
         if self.pooling != "auto":
             return self
-        pooled = self.layers == "top" and self.recurrent == "none"
-        return replace(self, pooling="last" if causal else "pooler" if pooled else "cls")
+        pooled = self.layers == "top" and self.recurrent == "none" and direction == "both"
+        return replace(self, pooling="last" if direction == "forward" else "pooler" if pooled else "cls")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +131,10 @@ class TextHead(Objective):
 
     def __init__(self, config: TextConfig, context: BuildContext, *, outputs: int) -> None:
         super().__init__(weight=config.weight)
-        self.config = config = config.with_pooling(causal=context.causal)
-        layers = LayerMix(config.layers, width=context.width, layer_count=context.layers)
+        self.config = config = config.with_pooling(context.direction)
+        layers = LayerMix(
+            config.layers, width=context.width, layer_count=context.layers, layer_widths=context.layer_widths
+        )
         self.pooling = TextPooler(config.pooling, layers, config.build_recurrent(layers.width))
         self.reads_pooled = self.pooling.reads_pooled
         self.reads_all_tokens, self.reads_all_layers = self.pooling.reads_all_tokens, self.pooling.reads_all_layers

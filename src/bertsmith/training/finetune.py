@@ -62,7 +62,7 @@ def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokeniz
     if settings.random_init:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(settings.seed)
-            model.encoder.layer_config.init_weights(model.encoder)
+            model.encoder.init_weights()
         notes.append("the encoder starts with random weights (random_init=true)")
     return model, tokenizer, notes
 
@@ -83,7 +83,8 @@ def auxiliary_heads(settings: FinetuneConfig) -> list[Any]:
             raise ConfigError(
                 f"auxiliary.{name}: {settings.model} has a {kind} encoder: write auxiliary.{fitting}={weight:g}"
             )
-        if name not in stored and read_encoder(settings.model).head_layer_config.lm_head_transform:
+        layers = read_encoder(settings.model).head_layer_config
+        if name not in stored and (layers.lm_head_transform or layers.lm_head_bias):
             has = ", ".join(stored) or "none"
             raise ConfigError(
                 f"auxiliary.{name}: {settings.model} has no head {name} (heads: {has}): fine-tune a model that has "
