@@ -166,7 +166,7 @@ def test_constraints_hold_however_high_forbidden_scores_are() -> None:
     draw = np.random.default_rng(5)
     allowed = Allowed([True, True, False], [[True, True, False], [False, False, True], [True, False, True]], [1, 0, 1])
     crf = random_crf(3, allowed=allowed)
-    words = [draw.normal(0, 50, (length, 3)).astype(np.float32) for length in draw.integers(2, 7, 40)]
+    words = [draw.normal(0, 50, (length, 3)).astype(np.float32) for length in draw.integers(2, 6, 24)]
     changed = 0
     for logits, (best, shares) in zip(words, crf.decode(words), strict=True):
         sequences = LabelSequences(torch.from_numpy(logits).double()[None], torch.tensor([len(logits)]))
@@ -178,4 +178,4 @@ def test_constraints_hold_however_high_forbidden_scores_are() -> None:
         expected = [sum(probabilities[[path[n] == best[n] for path in paths]]) for n in range(len(best))]
         assert shares == pytest.approx([float(one) for one in expected], abs=1e-10)
         changed += best.tolist() != viterbi(sequences, crf.scores())[0].tolist()
-    assert changed > 20
+    assert changed > 12

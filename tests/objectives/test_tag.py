@@ -179,3 +179,11 @@ def test_invalid_settings_are_rejected() -> None:
         tag.Config(recurrent_layers=0)
     with pytest.raises(ConfigError, match=r"recurrent_dropout=1.0 must be at least 0 and less than 1"):
         tag.Config(recurrent_dropout=1.0)
+
+
+def test_the_loss_compiles_with_a_graph_break() -> None:
+    batch, head = packed(), model_with(tag.Config(**CRF)).objectives["tag"]
+    logits = torch.randn(len(batch.labels["tag"]), 3, generator=torch.Generator().manual_seed(0))
+    torch.compiler.reset()
+    compiled = torch.compile(lambda logits: head.loss_from_logits(logits * 2, batch).mean(), backend="eager")
+    assert torch.allclose(compiled(logits), head.loss_from_logits(logits * 2, batch).mean())

@@ -144,8 +144,9 @@ class Tag(Objective):
         """Where the labelled words of each text are in rows of one text each."""
         labelled_R, index_R = self.label_mask(batch), batch.indices[self.name]
         texts = len(batch.cls_positions)
-        begins_T = index_R.new_zeros(batch.input_ids.numel() + 1)
-        begins_T[batch.cls_positions] = 1  # the last element takes the -1 of unused slots
+        size = batch.input_ids.numel() + 1
+        # the last element takes the -1 of unused slots
+        begins_T = index_R.new_zeros(size).index_fill(0, batch.cls_positions.remainder(size), 1)
         text_R = (begins_T.cumsum(0) - 1)[index_R]
         count_R = torch.where(labelled_R, labelled_R.cumsum(0) - 1, len(index_R))
         first_N = index_R.new_full((texts,), len(index_R)).scatter_reduce(0, text_R, count_R, "amin")
@@ -155,7 +156,7 @@ class Tag(Objective):
         longest = max(1, min(batch.max_seqlen, len(index_R)) if index_R.is_cuda else int(lengths_N.max()))
         slot_R = torch.where(labelled_R, text_R * longest + position_R, texts * longest)
         if (starts := batch.indices.get(self.name + STARTS)) is not None:
-            begins_T[starts] = 1
+            begins_T = begins_T.index_fill(0, starts, 1)
         return _Words(slot_R, begins_T.cumsum(0)[index_R], lengths_N, longest)
 
     @classmethod
