@@ -223,6 +223,9 @@ class FinetuneConfig:
     # weight of the language model's loss on the same texts, beside the task's (P-GPT1 §3.2): causal_lm or masked_lm
     auxiliary: dict[str, float] = field(default_factory=dict)
     dropout: float | None = None  # in the whole encoder; absent: as in the model folder
+    encoder: dict[str, Any] = field(
+        default_factory=dict
+    )  # other settings of the encoder that do not change its weights
     random_init: bool = False  # start from random weights, as a baseline without pre-training
     max_length: int = 0  # tokens of a row; 0: the task's own
     batch_size: int = 32  # examples of a step
