@@ -137,6 +137,8 @@ def test_words_without_a_label_are_left_out_of_the_sequence_and_sentences_are_ap
         loss([1, 3], [1, 2]) + loss([8, 9], [1, 0]), rel=1e-12
     ), "the sentence begins although its first word has no label"
     assert loss([3, 4], [IGNORE_INDEX] * 2) == loss([], []) == 0
+    empty = collate([row], length=12, labels={"tag": [[]]}, indices={"tag": [[]]})
+    assert model(empty).sums["tag"].item() == 0
 
 
 def test_features_of_several_sentences_have_their_first_tokens() -> None:
