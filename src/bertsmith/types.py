@@ -72,6 +72,7 @@ class Vocabulary:
     mask_id: int | None = None
     special_ids: tuple[int, ...] = ()
     is_continuation: NDArray[np.bool_] | None = None  # [V] True for tokens that continue a word (`##ing`)
+    counts: NDArray[np.int64] | None = None  # [V] occurrences in the training text; only for objectives that read them
 
 
 # Tensor shapes: B rows, L tokens in a row, N texts, S sequences, R selected tokens, D width, H heads.

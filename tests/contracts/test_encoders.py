@@ -79,7 +79,7 @@ class TestEveryEncoder:
         encoder, batch = build(kind, change), text_batch(kind, LENGTHS, length=40)
         encoding = encoder(batch, return_layers=True, return_attentions=True)
         assert {layer.shape for layer in encoding.layers} == {(8 * 40, encoder.width)}
-        assert len(encoding.layers) == SMALL["layers"] + 1
+        assert len(encoding.layers) == encoder.layers + 1
         assert encoding.last_hidden is encoding.layers[-1]
         table = encoder.token_embeddings
         assert table is None or table.shape == (SIZE, encoder.embed(batch).shape[1])
@@ -113,9 +113,10 @@ class TestEveryEncoder:
         before, after = hidden_by_text(encoder, batch), hidden_by_text(encoder, batch.replace(input_ids=ids))
         assert relative_difference(after[0], before[0]) < 1e-6
         assert relative_difference(after[2], before[2]) < 1e-6
-        assert relative_difference(after[1][-1], before[1][-1]) > 1e-4
-        earlier = relative_difference(after[1][0], before[1][0])
-        assert earlier < 1e-6 if encoder.direction == "forward" else earlier > 1e-4
+        assert relative_difference(after[1][2], before[1][2]) > 1e-4, "the token itself"
+        earlier, later = (relative_difference(after[1][token], before[1][token]) for token in (0, -1))
+        assert earlier < 1e-6 if encoder.direction in ("forward", "none") else earlier > 1e-4
+        assert later < 1e-6 if encoder.direction == "none" else later > 1e-4
 
     def test_the_last_layer_at_selected_tokens_only(self, kind: str, change: dict[str, Any]) -> None:
         encoder, batch = build(kind, change), text_batch(kind, LENGTHS, length=40, pack=True, shape=(5, 9))

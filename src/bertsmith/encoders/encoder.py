@@ -15,8 +15,8 @@ from bertsmith.types import Batch, Encoding
 
 FOLDER = "bertsmith.encoders"
 # What the vector of a token depends on: all tokens of its text; it and the tokens before it; or two halves, one of
-# which depends on it and the tokens before it, the other on it and the tokens after it
-Direction = Literal["both", "forward", "forward_and_backward"]
+# which depends on it and the tokens before it, the other on it and the tokens after it; or it alone
+Direction = Literal["both", "forward", "forward_and_backward", "none"]
 Input = Literal["ids", "characters"]
 
 

@@ -89,7 +89,7 @@ def make_trainer(
 ) -> Trainer:
     """The trainer of a recipe's model, with new weights."""
     return make(
-        build_model(recipe, data.tokenizer),
+        build_model(recipe, data.tokenizer, data.shards),
         loader,
         plan=recipe.plan,
         optimizer=recipe.optimizer,
@@ -124,7 +124,7 @@ class PretrainRun(Run):
         return TrainingState(model.state_dict(), {}, {"step": 0, "seconds": 0.0, "tokens": 0}), notes
 
     def new_model(self) -> Model:
-        return build_model(self.config, self.data.tokenizer)
+        return build_model(self.config, self.data.tokenizer, self.data.shards)
 
     def evaluate(self) -> Evaluation | None:
         if not self.held_out:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bertsmith.data.collate import from_packed
 from bertsmith.data.packing.packing import PackedBatch, Packing
@@ -154,10 +155,21 @@ def _worker_count(world: World) -> int:
     return min(MAX_WORKERS, default_workers() // ranks // CORES_PER_WORKER)
 
 
-def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Model:
+def build_model(recipe: Recipe, tokenizer: Tokenizer, shards: Shards | None = None) -> Model:
+    """The recipe's model with new weights; `shards` of the training text, for objectives that read token counts."""
     torch.manual_seed(recipe.seed)
     vocabulary, objectives = vocabulary_of(tokenizer), recipe.objectives.values()
+    if shards is not None and any(getattr(settings, "reads_token_counts", False) for settings in objectives):
+        vocabulary = replace(vocabulary, counts=_token_counts(shards, tokenizer.vocab_size))
     return Model.build(recipe.encoder, objectives, vocabulary=vocabulary, seed=recipe.seed)
+
+
+def _token_counts(shards: Shards, vocab_size: int) -> NDArray[np.int64]:
+    """Occurrences of each token [V]."""
+    counts = np.zeros(vocab_size, np.int64)
+    for first in range(0, shards.tokens, COUNTED):
+        counts += np.bincount(shards.read(first, min(COUNTED, shards.tokens - first)), minlength=vocab_size)
+    return counts
 
 
 def meta_model(recipe: Recipe) -> Model:
