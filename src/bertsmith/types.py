@@ -143,7 +143,10 @@ class Encoding:
 
     def at(self, name: str) -> Tensor:
         """The last layer at the tokens of that objective [R, D]."""
-        hidden: Tensor = self.last_hidden[self.selections[name]]
+        selection = self.selections[name]
+        if isinstance(selection, slice) and selection == slice(0, self.last_hidden.shape[0]):  # the backward of a slice copies
+            return self.last_hidden
+        hidden: Tensor = self.last_hidden[selection]
         return hidden
 
 

@@ -15,61 +15,63 @@ BLOCK = 32  # larger blocks make better use of matrix products, and compute more
 
 
 class _BandedProducts(torch.autograd.Function):
-    """One batched matrix product, and two in the backward; overlapping blocks are read without a copy."""
+    """Batched matrix products; overlapping blocks are read without a copy."""
 
     @staticmethod
-    def forward(ctx: Any, x_RD: Tensor, y_RD: Tensor, reach: int) -> Tensor:
-        y_GMD = _overlapping(y_RD, reach)
+    def forward(ctx: Any, x_RD: Tensor, y_RD: Tensor, z_RD: Tensor, reaches: tuple[int, int]) -> Tensor:
+        others = [_overlapping(rows_RD, reach) for rows_RD, reach in zip((y_RD, z_RD), reaches, strict=True)]
         x_GSD = x_RD.unflatten(0, (-1, BLOCK))
-        ctx.save_for_backward(x_GSD, y_GMD)
-        ctx.reach = reach
-        return torch.bmm(x_GSD, y_GMD.transpose(1, 2)).flatten(0, 1)
+        ctx.save_for_backward(x_GSD, *others)
+        ctx.reaches = reaches
+        return torch.cat([torch.bmm(x_GSD, other_GMD.transpose(1, 2)) for other_GMD in others], 2).flatten(0, 1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
-        x_GSD, y_GMD = ctx.saved_tensors
-        gradient_GSM = gradient.unflatten(0, (-1, BLOCK))
-        x_gradient_RD = torch.bmm(gradient_GSM, y_GMD).flatten(0, 1)
-        y_gradient_GMD = torch.bmm(gradient_GSM.transpose(1, 2), x_GSD)
-        return x_gradient_RD, _add_overlaps(y_gradient_GMD, ctx.reach), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x_GSD, *others = ctx.saved_tensors
+        parts = gradient.unflatten(0, (-1, BLOCK)).split([other.shape[1] for other in others], 2)
+        x_gradient_GSD = torch.bmm(parts[0], others[0])
+        x_gradient_GSD.baddbmm_(parts[1], others[1])
+        transposed = [torch.bmm(part_GSM.transpose(1, 2), x_GSD) for part_GSM in parts]
+        gradients = [_add_overlaps(part, reach) for part, reach in zip(transposed, ctx.reaches, strict=True)]
+        return x_gradient_GSD.flatten(0, 1), *gradients, None
 
 
-def banded_products(x_RD: Tensor, y_RD: Tensor, reach: int) -> Tensor:
-    """The product of each row of x with the rows of y in its band [R, S + 2 reach]; rows outside of y are 0."""
-    products: Tensor = _BandedProducts.apply(x_RD, y_RD, reach)
+def banded_products(x_RD: Tensor, y_RD: Tensor, z_RD: Tensor, *, reaches: tuple[int, int]) -> Tensor:
+    """The products of each row of x with the rows of y, then of z, in its band [R, 2S + 2r + 2r'].
+
+    Rows outside of y and z are 0.
+    """
+    products: Tensor = _BandedProducts.apply(x_RD, y_RD, z_RD, reaches)
     return products
 
 
-def bands(values_R: Tensor, reach: int, *, filler: int) -> Tensor:
-    """One value per row of y, as the columns of the products of each block [G, S + 2 reach]."""
-    padded = torch.nn.functional.pad(values_R, (reach, reach), value=filler)
-    return padded.unfold(0, BLOCK + 2 * reach, BLOCK)
-
-
-def distances(reach: int, device: torch.device) -> Tensor:
-    """How far the row of each column is from the row itself, in rows [S, S + 2 reach]."""
+def offsets(reach: int, device: torch.device) -> Tensor:
+    """How far after the row itself the row of each column is [S, S + 2 reach]."""
     columns = torch.arange(-reach, BLOCK + reach, device=device)
-    return (columns - torch.arange(BLOCK, device=device)[:, None]).abs()
+    return columns - torch.arange(BLOCK, device=device)[:, None]
 
 
 def _overlapping(y_RD: Tensor, reach: int) -> Tensor:
     """[G, S + 2r, D], a view of the padded rows."""
-    padded = torch.nn.functional.pad(y_RD, (0, 0, reach, reach))
     rows, width = y_RD.shape
+    padded = y_RD.new_empty((rows + 2 * reach, width))  # `pad` would fill all of it with zeros first
+    padded[:reach] = 0
+    padded[rows + reach :] = 0
+    padded[reach : rows + reach] = y_RD
     return padded.as_strided((rows // BLOCK, BLOCK + 2 * reach, width), (BLOCK * width, width, 1))
 
 
 def _add_overlaps(blocks_GMD: Tensor, reach: int) -> Tensor:
     """The sum over all blocks that a row is in [R, D]."""
     blocks, _, width = blocks_GMD.shape
-    total = blocks_GMD.new_zeros((blocks * BLOCK + 2 * reach, width))
+    total = blocks_GMD.new_empty((blocks * BLOCK + 2 * reach, width))
     total[: blocks * BLOCK].view(blocks, BLOCK, width).copy_(blocks_GMD[:, :BLOCK])
-    for first in range(0, 2 * reach, BLOCK):  # columns beyond the block belong to the rows of the blocks after it
-        part = blocks_GMD[:, BLOCK + first : min(2 * BLOCK + first, BLOCK + 2 * reach)]
-        begin, size = BLOCK + first, part.shape[1]
-        whole = min(blocks, (len(total) - begin) // BLOCK)
-        total[begin : begin + whole * BLOCK].view(whole, BLOCK, width)[:, :size] += part[:whole]
+    total[blocks * BLOCK :] = 0
+    for first in range(BLOCK, BLOCK + 2 * reach, BLOCK):  # columns of the rows of later blocks
+        part_GMD = blocks_GMD[:, first : first + BLOCK]
+        size = part_GMD.shape[1]
+        whole = min(blocks, (blocks * BLOCK + 2 * reach - first) // BLOCK)
+        total[first : first + whole * BLOCK].view(whole, BLOCK, width)[:, :size] += part_GMD[:whole]
         for block in range(whole, blocks):  # the last ones, whose rows do not fill a block
-            start = begin + block * BLOCK
-            total[start : start + size] += part[block]
+            total[first + block * BLOCK :][:size] += part_GMD[block]
     return total[reach : reach + blocks * BLOCK]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn import counter_random
-from bertsmith.nn.banded import BLOCK, banded_products, bands, distances
+from bertsmith.nn.banded import BLOCK, banded_products, offsets
 from bertsmith.objectives.masked_lm import masked_slots
 from bertsmith.objectives.objective import BuildContext, Objective, at_least_float32
 from bertsmith.types import Batch, Encoding, Loss
@@ -90,11 +90,13 @@ class SkipGram(Objective):
         index_R, used_R = masked_slots(kept_T, count)
         row_T = torch.arange(len(kept_T), device=kept_T.device) // batch.input_ids.shape[1]
         document_T = (row_T << 32) + batch.document_ids.flatten()  # unique in the batch
-        document_R = torch.where(used_R, document_T[index_R], -1)
+        before_R, after_R = _room(torch.where(used_R, document_T[index_R], -1))
         window_R = 1 + counter_random.to_range(self._draw("window", batch, index_R), self.config.window)
-        labels_RC = torch.cat([self._pairs(document_R, window_R), self._noise(document_R)], 1)
+        pairs_RP = _labels(before_R.minimum(window_R), after_R.minimum(window_R), used_R, self.config.window, POSITIVE)
+        noise_RQ = _labels(before_R, after_R, used_R, self.config.noise_reach, NOISE)
         return batch.replace(
-            labels={**batch.labels, self.name: labels_RC}, indices={**batch.indices, self.name: index_R}
+            labels={**batch.labels, self.name: torch.cat([pairs_RP, noise_RQ], 1)},
+            indices={**batch.indices, self.name: index_R},
         )
 
     def slots(self, tokens: int) -> int:
@@ -102,23 +104,6 @@ class SkipGram(Objective):
         expected = self.kept_share * tokens
         most = math.ceil(expected + SAFETY * math.sqrt(tokens)) if self.kept_share < 1 else tokens
         return -(-min(most, tokens) // BLOCK) * BLOCK
-
-    def _pairs(self, document_R: Tensor, window_R: Tensor) -> Tensor:
-        """Labels [R, P] of the words around each word."""
-        near_SP = distances(self.config.window, document_R.device)
-        near_SP = torch.where(near_SP == 0, self.config.window + 1, near_SP)  # a word is not in its own window
-        within_GSP = near_SP <= window_R.view(-1, BLOCK, 1)
-        return self._labels(document_R, within_GSP, self.config.window, POSITIVE)
-
-    def _noise(self, document_R: Tensor) -> Tensor:
-        """Labels [R, Q] of the noise words that were drawn near each word."""
-        within_SQ = distances(self.config.noise_reach, document_R.device) <= self.config.noise_reach
-        return self._labels(document_R, within_SQ, self.config.noise_reach, NOISE)
-
-    def _labels(self, document_R: Tensor, within: Tensor, reach: int, label: float) -> Tensor:
-        columns_GC = bands(document_R, reach, filler=-1)
-        valid = (document_R.view(-1, BLOCK, 1) == columns_GC[:, None]) & (columns_GC >= 0)[:, None] & within
-        return torch.where(valid, label, NONE).flatten(0, 1)
 
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Tensor:
         """The scores of each kept word with the words around it and with noise words [R, P + Q]."""
@@ -131,27 +116,34 @@ class SkipGram(Objective):
         noise_R = torch.searchsorted(self.noise_bounds, self._draw("noise", batch, index_R), right=True)
         output_D = self.output(torch.cat([batch.input_ids.flatten()[index_R], noise_R]))
         context_RD, noise_RD = output_D.split(len(index_R))
-        near_RP = banded_products(x_RD, context_RD, self.config.window)
-        noise_RQ = banded_products(x_RD, noise_RD, self.config.noise_reach)
-        return torch.cat([near_RP, noise_RQ], 1)[: len(index_R) - missing]
+        reaches = self.config.window, self.config.noise_reach
+        return banded_products(x_RD, context_RD, noise_RD, reaches=reaches)[: len(index_R) - missing]
 
     def loss_from_logits(self, logits: Tensor, batch: Batch) -> Loss:
         """The logistic losses of pairs and of noise words, the latter K for each pair."""
-        labels_RC = self.labels(batch)
-        pairs_R, noise_R = self._counts(labels_RC)
-        weight_R = (self.config.negatives * pairs_R / noise_R.clamp(min=1)).to(logits.dtype)
-        total = _LogisticLoss.apply(at_least_float32(logits), labels_RC, weight_R)
-        return self.make_loss(batch, total, None)
+        logits_RC = at_least_float32(logits)
+        labels_RC = self.labels(batch).to(logits_RC.dtype)
+        pairs_R = self._pairs(labels_RC)
+        weight_RC = torch.nan_to_num(labels_RC, nan=NONE)
+        weight_RC[:, : self.columns].clamp_(min=0)
+        noise_RQ = weight_RC[:, self.columns :].sub_(NONE)
+        noise_RQ.mul_((self.config.negatives * pairs_R / noise_RQ.sum(1).clamp(min=1))[:, None])
+        total = _LogisticLoss.apply(logits_RC, weight_RC, self.columns)
+        count = (1 + self.config.negatives) * pairs_R.sum()
+        return Loss({self.name: total}, {self.name: count}, {}, {self.name: self.weight})
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """1 + K for each pair."""
-        pairs_R, noise_R = self._counts(self.labels(batch))
-        return {self.name: (pairs_R * torch.where(noise_R > 0, 1 + self.config.negatives, 1)).sum()}
+        return {self.name: (1 + self.config.negatives) * self._pairs(self.labels(batch)).sum()}
 
-    def _counts(self, labels_RC: Tensor) -> tuple[Tensor, Tensor]:
-        """Pairs and noise words of each word [R]."""
-        columns = BLOCK + 2 * self.config.window
-        return (labels_RC[:, :columns] == POSITIVE).sum(1), (labels_RC[:, columns:] == NOISE).sum(1)
+    def _pairs(self, labels_RC: Tensor) -> Tensor:
+        """The number of pairs of each word [R]."""
+        return torch.nan_to_num(labels_RC[:, : self.columns], nan=NONE).clamp_(min=0).sum(1)
+
+    @property
+    def columns(self) -> int:
+        """Columns P of the words around a word; those of noise words follow."""
+        return BLOCK + 2 * self.config.window
 
     def _draw(self, purpose: str, batch: Batch, index_R: Tensor | None = None) -> Tensor:
         """A random number for each token [T], or for those at indices [R]."""
@@ -162,21 +154,46 @@ class SkipGram(Objective):
 
 
 class _LogisticLoss(torch.autograd.Function):
-    """The weighted sum of logistic losses; the forward computes the gradient too."""
+    """The weighted sum of logistic losses, of the label 1 in the first columns; the forward computes the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, logits_RC: Tensor, labels_RC: Tensor, noise_weight_R: Tensor) -> Tensor:
-        positive_RC = labels_RC == POSITIVE
-        weight_RC = torch.where(labels_RC == NOISE, noise_weight_R[:, None], positive_RC.to(logits_RC.dtype))
-        probability_RC = torch.sigmoid(logits_RC)
-        ctx.save_for_backward((probability_RC - positive_RC.to(logits_RC.dtype)).mul_(weight_RC))
-        signed_RC = torch.where(positive_RC, logits_RC, -logits_RC)
-        return -(F.logsigmoid(signed_RC).mul_(weight_RC)).sum()
+    def forward(ctx: Any, logits_RC: Tensor, weight_RC: Tensor, columns: int) -> Tensor:
+        right_RC = logits_RC.clone()
+        right_RC[:, columns:].neg_()
+        right_RC.sigmoid_()  # the probability of the right label
+        gradient_RC = (1 - right_RC).mul_(weight_RC)
+        gradient_RC[:, :columns].neg_()
+        ctx.save_for_backward(gradient_RC)
+        # torch's logsigmoid is ten times slower; differs where the probability is too small for a normal number
+        return right_RC.clamp_(min=torch.finfo(logits_RC.dtype).tiny).log_().mul_(weight_RC).sum().neg_()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         (gradient_RC,) = ctx.saved_tensors
         return gradient_RC * gradient, None, None
+
+
+def _room(document_R: Tensor) -> tuple[Tensor, Tensor]:
+    """How many words of the same document are before and after each word [R]."""
+    index_R = torch.arange(len(document_R), device=document_R.device)
+    starts_R = document_R != document_R.roll(1)
+    starts_R[:1] = True
+    first_R = torch.where(starts_R, index_R, 0).cummax(0).values
+    last_R = torch.where(starts_R.roll(-1), -index_R, -len(index_R)).flip(0).cummax(0).values.flip(0).neg()
+    return index_R - first_R, last_R - index_R
+
+
+def _labels(before_R: Tensor, after_R: Tensor, used_R: Tensor, reach: int, label: float) -> Tensor:
+    """[R, S + 2 reach]: the label at so many words before and after each word, looked up in a table of all cases."""
+    sizes = torch.arange(reach + 1, device=used_R.device)
+    offset_SC = offsets(reach, used_R.device)
+    within = (offset_SC >= -sizes[:, None, None, None]) & (offset_SC <= sizes[:, None, None])
+    within &= offset_SC != 0 if label == POSITIVE else True  # a word is not in its own window
+    table = torch.where(within, label, NONE).flatten(0, 2)
+    table = torch.cat([table, torch.full_like(table[:1], NONE)])  # the last row: an unused slot
+    case_R = before_R.clamp(max=reach) * (reach + 1) + after_R.clamp(max=reach)
+    row_R = case_R * BLOCK + torch.arange(len(used_R), device=used_R.device) % BLOCK
+    return table[torch.where(used_R, row_R, len(table) - 1)]
 
 
 def _frequencies(context: BuildContext) -> np.ndarray:
