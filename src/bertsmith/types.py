@@ -32,9 +32,15 @@ class Encoded:
     ids: NDArray[np.int32]  # [T]
     offsets: NDArray[np.int32]  # [T, 2] start and end of each token in the characters of the original text
     words: NDArray[np.int32]  # [T] index of each token's word
+    characters: NDArray[np.int16] | None = None  # [T, C] spelling of each token, of tokenizers that spell
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def part(self, begin: int, end: int) -> Encoded:
+        """The tokens from `begin` to `end`."""
+        characters = None if self.characters is None else self.characters[begin:end]
+        return Encoded(self.ids[begin:end], self.offsets[begin:end], self.words[begin:end], characters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,7 @@ class Row:
     offsets: NDArray[np.int32]  # [L, 2] into the text given by `sequence_ids`; (0, 0) for special tokens
     words: NDArray[np.int32]  # [L] word index within its text; -1 for special tokens
     truncated: tuple[int, int] = (0, 0)  # tokens of the first and the second text that did not fit
+    characters: NDArray[np.int16] | None = None  # [L, C] spelling of each token, of tokenizers that spell
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -75,7 +82,8 @@ class Vocabulary:
     counts: NDArray[np.int64] | None = None  # [V] occurrences in the training text; only for objectives that read them
 
 
-# Tensor shapes: B rows, L tokens in a row, N texts, S sequences, R selected tokens, D width, H heads.
+# Tensor shapes: B rows, L tokens in a row, C characters of a word, N texts, S sequences, R selected tokens, D width,
+# H heads.
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,7 @@ class Batch:
     labels: dict[str, Tensor] = field(default_factory=dict)  # by objective; IGNORE_INDEX or NaN for no label
     indices: dict[str, Tensor] = field(default_factory=dict)  # by objective: flat token indices [R] that it reads
     copies: dict[str, Tensor] = field(default_factory=dict)  # by objective: corrupted ids [B, L] that it alone reads
+    characters: Tensor | None = None  # [B, L, C] int16, see tokenizers.spelling; None: only ids are known
 
     def replace(self, **changes: Any) -> Self:
         """The batch with some fields replaced."""

@@ -160,7 +160,8 @@ def _opened(
         tokenizer = read_tokenizer(find_model_folder(words or folder), loader.vocab_size(), lowercase=lowercase)
         model = loader.build(tokenizer, **options)
     facts = FolderFacts(folder, loader.architectures, notes is not None, parameter_count(model), tuple(loader.notes))
-    return model, fitted(tokenizer, model.encoder.max_positions), facts
+    tokenizer = fitted(tokenizer, model.encoder.max_positions)
+    return model, tokenizer.spelling() if "characters" in model.encoder.reads else tokenizer, facts
 
 
 def read_encoder(source: str | Path) -> Any:

@@ -62,7 +62,7 @@ class DataParallel:
         if self.world.size > 1 or self.world.device.type != "cpu" or self.compiles:
             return
         for module in self.model.modules():
-            if isinstance(module, nn.Embedding):
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
                 module.sparse = True
 
     def gradient_norm(self, weights: Sequence[Weight]) -> Tensor:

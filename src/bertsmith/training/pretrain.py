@@ -130,7 +130,8 @@ class PretrainRun(Run):
         if not self.held_out:
             return None
         scores = self.trainer.evaluate(self.held_out)
-        terms = [f"{name} {loss:.3f} ({scores.accuracies[name]:.1%})" for name, loss in scores.losses.items()]
+        shares = {name: f" ({accuracy:.1%})" for name, accuracy in scores.accuracies.items()}
+        terms = [f"{name} {loss:.3f}{shares.get(name, '')}" for name, loss in scores.losses.items()]
         return Evaluation(scores.metrics(), scores.loss, f"held out {' · '.join(terms)}")
 
     def closing_notes(self) -> list[str]:

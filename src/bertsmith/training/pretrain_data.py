@@ -68,6 +68,7 @@ class PretrainData:
         """The recipe with the vocabulary size and padding token of this tokenizer."""
         size = -(-self.tokenizer.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
         vocabulary = {"vocab_size": size, "padding_id": self.tokenizer.padding_id}
+        vocabulary |= {"unknown_id": self.tokenizer.unknown_id}
         known = {item.name for item in fields(recipe.encoder)}
         encoder = replace(recipe.encoder, **{name: value for name, value in vocabulary.items() if name in known})
         return replace(recipe, encoder=encoder)
@@ -161,7 +162,12 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer, shards: Shards | None = No
     vocabulary, objectives = vocabulary_of(tokenizer), recipe.objectives.values()
     if shards is not None and any(getattr(settings, "reads_token_counts", False) for settings in objectives):
         vocabulary = replace(vocabulary, counts=_token_counts(shards, tokenizer.vocab_size))
-    return Model.build(recipe.encoder, objectives, vocabulary=vocabulary, seed=recipe.seed)
+    model = Model.build(recipe.encoder, objectives, vocabulary=vocabulary, seed=recipe.seed)
+    if model.encoder.spellings is not None:
+        special = tokenizer.special_ids
+        tokens = ["" if number in special else token for number, token in enumerate(tokenizer.tokens())]
+        model.encoder.set_spellings(tokens)
+    return model
 
 
 def _token_counts(shards: Shards, vocab_size: int) -> NDArray[np.int64]:
