@@ -153,7 +153,9 @@ class Encoding:
     def at(self, name: str) -> Tensor:
         """The last layer at the tokens of that objective [R, D]."""
         selection = self.selections[name]
-        if isinstance(selection, slice) and selection == slice(0, self.last_hidden.shape[0]):  # the backward of a slice copies
+        if isinstance(selection, slice) and selection == slice(
+            0, self.last_hidden.shape[0]
+        ):  # the backward of a slice copies
             return self.last_hidden
         hidden: Tensor = self.last_hidden[selection]
         return hidden

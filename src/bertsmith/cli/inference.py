@@ -301,7 +301,9 @@ def attention(
 def neighbours(
     model: opt.ModelFolder,
     words: Annotated[list[str], typer.Argument(metavar="WORD...", help="Words; of several, the neighbours of each.")],
-    plus: Annotated[list[str] | None, opt.option("--plus", "Add the vector of this word; may be repeated.", "W")] = None,
+    plus: Annotated[
+        list[str] | None, opt.option("--plus", "Add the vector of this word; may be repeated.", "W")
+    ] = None,
     minus: Annotated[
         list[str] | None, opt.option("--minus", "Subtract the vector of this word; may be repeated.", "W")
     ] = None,

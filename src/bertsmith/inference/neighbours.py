@@ -48,9 +48,7 @@ class WordIndex:
             vector_1D = self.encoder.spelled_vectors(torch.from_numpy(characters).to(self._table_VD.device))
         return torch.nn.functional.normalize(vector_1D.float(), dim=1)[0]
 
-    def neighbours(
-        self, words: Sequence[str], *, minus: Sequence[str] = (), top_k: int = 10
-    ) -> list[Neighbour]:
+    def neighbours(self, words: Sequence[str], *, minus: Sequence[str] = (), top_k: int = 10) -> list[Neighbour]:
         """The words most similar to the sum of these words, less the words `minus`, without the words themselves.
 
         An analogy, king - man + woman, is `neighbours(["king", "woman"], minus=["man"])`.
@@ -72,9 +70,7 @@ class WordIndex:
 class NeighbourPipeline(TextModel):
     """The method of a predictor for word vectors."""
 
-    def neighbours(
-        self, words: str | Sequence[str], *, minus: Sequence[str] = (), top_k: int = 10
-    ) -> list[Neighbour]:
+    def neighbours(self, words: str | Sequence[str], *, minus: Sequence[str] = (), top_k: int = 10) -> list[Neighbour]:
         """The words nearest to a word, or to the sum of words less the words `minus`; see `WordIndex.neighbours`."""
         words = [words] if isinstance(words, str) else words
         return WordIndex(self.model, self.tokenizer).neighbours(words, minus=minus, top_k=top_k)

@@ -109,7 +109,9 @@ def _unreachable(words: Sequence[str], rules: Rules) -> list[str]:
     if not lost:
         return []
     share = f"{len(lost):,} of {len(words):,} words"
-    return [f"{share} are never found in a text, because the tokenizer splits or lower-cases them, e.g. {shown(lost[0])}"]
+    return [
+        f"{share} are never found in a text, because the tokenizer splits or lower-cases them, e.g. {shown(lost[0])}"
+    ]
 
 
 def read_vectors(path: Path) -> VectorFile:

@@ -327,9 +327,7 @@ class PythonTokenizer(Tokenizer):
         raise NotImplementedError
 
     def encode(self, text: str, *, parse_special_tokens: bool = False) -> types.Encoded:
-        return self.spelled(
-            text, self.encode_in_python(self.tokenize, text, parse_special_tokens=parse_special_tokens)
-        )
+        return self.spelled(text, self.encode_in_python(self.tokenize, text, parse_special_tokens=parse_special_tokens))
 
     def encode_batch(self, texts: Sequence[str]) -> list[types.Encoded]:
         return [self.encode(text) for text in texts]

@@ -28,7 +28,7 @@ class Config:
 
 
 class Adagrad(Optimizer):
-    """s += g²; w -= lr · g / (√s + epsilon). A row without a gradient does not change, so sparse gradients are exact."""
+    """s += g²; w -= lr · g / (√s + epsilon). Rows without a gradient do not change: sparse gradients are exact."""
 
     elementwise = True
     sparse = True
