@@ -17,7 +17,7 @@ def listed(words: list[str], **sizes: int) -> list[list[int]]:
 
 def strings(word: str, smallest: int, largest: int) -> list[str]:
     marked = f"<{word}>"
-    sizes = range(smallest, min(largest, len(marked) - 1) + 1)
+    sizes = range(smallest, min(largest, len(marked)) + 1)
     return [marked[start : start + size] for size in sizes for start in range(len(marked) - size + 1)]
 
 

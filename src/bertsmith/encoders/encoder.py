@@ -38,7 +38,7 @@ class Encoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("spellings", None)
+        self.register_buffer("spellings", None, persistent=False)  # the tokenizer has them
 
     def forward(
         self,

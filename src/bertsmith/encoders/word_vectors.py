@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -75,17 +75,18 @@ class WordVectors(Encoder):
             self.embeddings["ngrams"] = nn.EmbeddingBag(config.ngram_buckets, config.width, mode="sum")
             self.spellings = torch.full((config.vocab_size, SPELLED), PADDING, dtype=torch.int16)
         for table in self.embeddings.values():
-            nn.init.uniform_(table.weight, -0.5 / config.width, 0.5 / config.width)  # word2vec.c
+            nn.init.uniform_(cast(Tensor, table.weight), -0.5 / config.width, 0.5 / config.width)  # word2vec.c
         if config.unknown != "vector":
             self.reads = frozenset({"ids", "characters"})
         self.compiles = not config.ngram_buckets and config.unknown == "vector"
         self._ngrams: tuple[Tensor, Tensor] | None = None  # of all words of the vocabulary, see `_known_ngrams`
 
     def set_spellings(self, tokens: Sequence[str]) -> None:
-        """Takes the spelling of each token of the vocabulary, for n-grams."""
-        assert self.spellings is not None
+        """Takes the spelling of each token of the vocabulary, for n-grams; "" for special tokens, which have none."""
         spelled = torch.from_numpy(spell(tokens, most=SPELLED))
-        self.spellings.fill_(PADDING)[: len(tokens), : spelled.shape[1]] = spelled
+        self.spellings = torch.full((self.config.vocab_size, SPELLED), PADDING, dtype=torch.int16)
+        self.spellings[: len(tokens), : spelled.shape[1]] = spelled
+        self.spellings = self.spellings.to(self.token_embeddings.device)
         self._ngrams = None
 
     def forward(
@@ -169,5 +170,4 @@ class WordVectors(Encoder):
     @property
     def token_embeddings(self) -> Tensor:
         """The table [V, D], without n-grams."""
-        weight: Tensor = self.embeddings["tokens"].weight
-        return weight
+        return cast(Tensor, self.embeddings["tokens"].weight)

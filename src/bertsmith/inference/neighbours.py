@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ class WordIndex:
     """The normalised vectors of all words of a vocabulary."""
 
     def __init__(self, model: Model, tokenizer: Tokenizer) -> None:
-        self.encoder: Any = model.encoder
+        self.encoder = cast(Any, model.encoder)
         self.tokenizer = tokenizer
         if self.encoder.direction != "none":
             raise BertsmithError("this model has no word vectors: its vectors depend on the context")
@@ -62,7 +62,7 @@ class WordIndex:
         similarity_V = self._table_VD @ torch.nn.functional.normalize(total_D, dim=0)
         own = [number for word in (*words, *minus) for number in self.tokenizer.encode(word).ids.tolist()]
         similarity_V[[*self._special, *own]] = -torch.inf
-        best = similarity_V.topk(min(top_k, max(1, len(similarity_V) - len(self._special) - len(set(own)))))
+        best = similarity_V.topk(min(top_k, int(similarity_V.isfinite().sum())))
         found = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return [Neighbour(self.tokenizer.id_to_token(number), value) for number, value in found]
 

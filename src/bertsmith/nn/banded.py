@@ -41,7 +41,7 @@ def banded_products(x_RD: Tensor, y_RD: Tensor, z_RD: Tensor, *, reaches: tuple[
 
     Rows outside of y and z are 0.
     """
-    products: Tensor = _BandedProducts.apply(x_RD, y_RD, z_RD, reaches)
+    products: Tensor = _BandedProducts.apply(x_RD, y_RD, z_RD, reaches)  # type: ignore[no-untyped-call]
     return products
 
 

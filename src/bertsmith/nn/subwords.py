@@ -18,11 +18,11 @@ KEY = 0x5D  # of the finalizer
 def ngram_rows(characters_NC: Tensor, *, smallest: int, largest: int, buckets: int) -> tuple[Tensor, Tensor]:
     """The rows [X] of the n-grams of all words, word by word, and how many each word has [N].
 
-    An n-gram is a run of `smallest` to `largest` characters, the begin and end marks of the word included; the whole
-    word is not one of them, because it has a row of its own.
+    An n-gram is a run of `smallest` to `largest` characters, the begin and end marks of the word included. An empty
+    word has none.
     """
     characters = characters_NC.long()
-    begins = (characters & 0xC0 != 0x80) | (characters > 0xFF)  # differs from the paper's code in nothing: code points
+    begins = (characters & 0xC0 != 0x80) | (characters > 0xFF)  # bytes that begin a code point, and marks
     begins &= characters != PADDING
     prefix_NC1 = _prefix_hashes(characters)
     size_N = begins.sum(1)
@@ -40,7 +40,7 @@ def ngram_rows(characters_NC: Tensor, *, smallest: int, largest: int, buckets: i
         last = starts[:, size : size + width]
         span = (prefix_NC1.gather(1, last) - prefix_NC1.gather(1, first) * powers[last - first]).contiguous()
         index = torch.arange(width, device=characters.device)
-        fits = (index + size <= size_N[:, None]) & (size < size_N)[:, None]
+        fits = (index + size <= size_N[:, None]) & (size_N > 2)[:, None]
         hashes.append(span)
         valid.append(fits)
     hash_NOP, valid_NOP = torch.stack(hashes, 1), torch.stack(valid, 1)

@@ -18,8 +18,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn import counter_random
@@ -30,6 +31,7 @@ from bertsmith.types import Batch, Encoding, Loss
 
 SAFETY = 6  # standard deviations of the number of kept tokens
 POSITIVE, NOISE, NONE = 1.0, 0.0, -1.0  # labels
+Shares = NDArray[np.float64]  # of each token [V]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +114,7 @@ class SkipGram(Objective):
         x_RD = encoding.at(self.name)
         missing = -len(index_R) % BLOCK
         if missing:  # without `corrupt`
-            index_R, x_RD = F.pad(index_R, (0, missing)), F.pad(x_RD, (0, 0, 0, missing))
+            index_R, x_RD = pad(index_R, (0, missing)), pad(x_RD, (0, 0, 0, missing))
         noise_R = torch.searchsorted(self.noise_bounds, self._draw("noise", batch, index_R), right=True)
         output_D = self.output(torch.cat([batch.input_ids.flatten()[index_R], noise_R]))
         context_RD, noise_RD = output_D.split(len(index_R))
@@ -128,7 +130,7 @@ class SkipGram(Objective):
         weight_RC[:, : self.columns].clamp_(min=0)
         noise_RQ = weight_RC[:, self.columns :].sub_(NONE)
         noise_RQ.mul_((self.config.negatives * pairs_R / noise_RQ.sum(1).clamp(min=1))[:, None])
-        total = _LogisticLoss.apply(logits_RC, weight_RC, self.columns)
+        total: Tensor = _LogisticLoss.apply(logits_RC, weight_RC, self.columns)  # type: ignore[no-untyped-call]
         count = (1 + self.config.negatives) * pairs_R.sum()
         return Loss({self.name: total}, {self.name: count}, {}, {self.name: self.weight})
 
@@ -168,7 +170,7 @@ class _LogisticLoss(torch.autograd.Function):
         return right_RC.clamp_(min=torch.finfo(logits_RC.dtype).tiny).log_().mul_(weight_RC).sum().neg_()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (gradient_RC,) = ctx.saved_tensors
         return gradient_RC * gradient, None, None
 
@@ -196,7 +198,7 @@ def _labels(before_R: Tensor, after_R: Tensor, used_R: Tensor, reach: int, label
     return table[torch.where(used_R, row_R, len(table) - 1)]
 
 
-def _frequencies(context: BuildContext) -> np.ndarray:
+def _frequencies(context: BuildContext) -> Shares:
     """The share of each token in the training text [V]; without counts, all ordinary tokens are equally frequent."""
     vocabulary = context.vocabulary
     size = context.vocab_size if vocabulary is None else min(vocabulary.size, context.vocab_size)
@@ -206,10 +208,11 @@ def _frequencies(context: BuildContext) -> np.ndarray:
     else:
         counts[:size] = 1
         counts[list(vocabulary.special_ids if vocabulary else ())] = 0
-    return counts / max(counts.sum(), 1)
+    shares: Shares = counts / max(counts.sum(), 1)
+    return shares
 
 
-def _kept_share(frequencies: np.ndarray, subsample: float) -> np.ndarray:
+def _kept_share(frequencies: Shares, subsample: float) -> Shares:
     """The share of the occurrences of each word that is kept.
 
     # differs from the paper, whose share is √(t/f): √(t/f) + t/f, as in word2vec.c and gensim
@@ -217,4 +220,5 @@ def _kept_share(frequencies: np.ndarray, subsample: float) -> np.ndarray:
     if not subsample:
         return np.ones_like(frequencies)
     ratio = subsample / np.maximum(frequencies, 1e-30)
-    return np.minimum(1.0, np.sqrt(ratio) + ratio)
+    shares: Shares = np.minimum(1.0, np.sqrt(ratio) + ratio)
+    return shares

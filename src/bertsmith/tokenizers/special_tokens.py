@@ -121,7 +121,8 @@ def frame_texts(layout: Frame, a: Encoded, b: Encoded | None, *, max_length: int
             row.offsets[begin:end], row.words[begin:end] = text.offsets[:count], text.words[:count]
         if row.characters is not None:
             spelled = mark(TEXT_END if end > 1 else TEXT_BEGIN)[None] if isinstance(slot, int) else text.characters
-            row.characters[begin:end, : spelled.shape[1]] = spelled[: end - begin]
+            if spelled is not None:
+                row.characters[begin:end, : spelled.shape[1]] = spelled[: end - begin]
         if segment:
             row.segment_ids[begin:end] = segment
     return row

@@ -16,7 +16,7 @@ from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.data.shards import Shards
 from bertsmith.data.shards.folder import TOKENIZER, damaged_tokenizer_files
 from bertsmith.errors import DataError
-from bertsmith.model_io.folder_tokenizer import vocabulary_of
+from bertsmith.model_io.folder_tokenizer import spell_vocabulary, vocabulary_of
 from bertsmith.model_io.model import Model
 from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.system.workers import FunctionWorkers, WorkerDied, default_workers
@@ -163,10 +163,7 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer, shards: Shards | None = No
     if shards is not None and any(getattr(settings, "reads_token_counts", False) for settings in objectives):
         vocabulary = replace(vocabulary, counts=_token_counts(shards, tokenizer.vocab_size))
     model = Model.build(recipe.encoder, objectives, vocabulary=vocabulary, seed=recipe.seed)
-    if model.encoder.spellings is not None:
-        special = tokenizer.special_ids
-        tokens = ["" if number in special else token for number, token in enumerate(tokenizer.tokens())]
-        model.encoder.set_spellings(tokens)
+    spell_vocabulary(model, tokenizer)
     return model
 
 
