@@ -14,9 +14,10 @@ from bertsmith import config
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.nn.attention import Attention
 from bertsmith.nn.layer_config import LayerConfig
+from bertsmith.nn.sparse_rows import sum_rows
 from bertsmith.nn.transformer import FeedForward, GatedFeedForward
 from bertsmith.training import optimizers
-from bertsmith.training.optimizers import DeviceLearningRate, Optimizer, Weight, adamw, bert_adam, lamb, muon
+from bertsmith.training.optimizers import DeviceLearningRate, Optimizer, Weight, adagrad, adamw, bert_adam, lamb, muon
 
 KINDS = config.kinds(optimizers.FOLDER)
 ONE, ZERO = torch.ones(()), torch.zeros(())
@@ -361,3 +362,23 @@ def test_all_optimizers_are_registered() -> None:
 def test_muons_own_settings() -> None:
     with pytest.raises(ConfigError, match="momentum=1"):
         muon.Config(momentum=1.0)
+
+
+def test_adagrad_equals_its_closed_form_with_dense_and_sparse_gradients() -> None:
+    dense, sparse = (nn.Parameter(torch.ones(9, 4)) for _ in range(2))
+    pair = [Weight(name="table", tensor=tensor, group=0, decays=True, inner=False) for tensor in (dense, sparse)]
+    made = [adagrad.Config(initial=0.5).build([weight]) for weight in pair]
+    expected, sums = torch.ones(9, 4, dtype=torch.float64), torch.full((9, 4), 0.5, dtype=torch.float64)
+    for step in range(6):
+        rows = torch.randint(0, 9, (20,), generator=torch.Generator().manual_seed(step))  # most of them several times
+        values = torch.randn(20, 4, generator=torch.Generator().manual_seed(step))
+        dense.grad = torch.zeros(9, 4).index_add_(0, rows, values)
+        sparse.grad = sum_rows(torch.sparse_coo_tensor(rows[None], values, (9, 4)))
+        for optimizer in made:
+            optimizer.step([0.1], divisor=2 * ONE, skip=ONE if step == 3 else ZERO)
+        if step != 3:
+            gradient = dense.grad.double() / 2
+            sums += gradient.square()
+            expected -= 0.1 * gradient / (sums.sqrt() + 1e-12)
+    assert torch.allclose(dense.double(), expected, atol=1e-6)
+    assert torch.allclose(sparse, dense, atol=1e-6)

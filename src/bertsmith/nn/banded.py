@@ -20,15 +20,15 @@ class _BandedProducts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_RD: Tensor, y_RD: Tensor, z_RD: Tensor, reaches: tuple[int, int]) -> Tensor:
         others = [_overlapping(rows_RD, reach) for rows_RD, reach in zip((y_RD, z_RD), reaches, strict=True)]
-        x_GSD = x_RD.unflatten(0, (-1, BLOCK))
+        x_GSD = x_RD.reshape(-1, BLOCK, x_RD.shape[1])
         ctx.save_for_backward(x_GSD, *others)
         ctx.reaches = reaches
         return torch.cat([torch.bmm(x_GSD, other_GMD.transpose(1, 2)) for other_GMD in others], 2).flatten(0, 1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x_GSD, *others = ctx.saved_tensors
-        parts = gradient.unflatten(0, (-1, BLOCK)).split([other.shape[1] for other in others], 2)
+        parts = gradient.reshape(-1, BLOCK, gradient.shape[1]).split([other.shape[1] for other in others], 2)
         x_gradient_GSD = torch.bmm(parts[0], others[0])
         x_gradient_GSD.baddbmm_(parts[1], others[1])
         transposed = [torch.bmm(part_GSM.transpose(1, 2), x_GSD) for part_GSM in parts]
