@@ -13,6 +13,7 @@ from model_fixtures import random_rows
 
 from bertsmith.data.collate import collate, collate_unpadded, cu_seqlens_of
 from bertsmith.errors import BertsmithError
+from bertsmith.model_io.folder_tokenizer import spelling
 from bertsmith.tokenizers.words import Rules, Words
 from bertsmith.types import IGNORE_INDEX
 
@@ -167,7 +168,7 @@ def test_invalid_arguments(lengths: list[int], how: dict[str, object], message: 
 
 def test_characters_are_those_of_each_token() -> None:
     rules = Rules()
-    tokenizer = Words([*rules.reserved(), "iron"], word_rules=rules).spelling()
+    tokenizer = spelling(Words([*rules.reserved(), "iron"], word_rules=rules))
     texts = ["Iron 쇠", "a " + "b" * 200]
     rows = [tokenizer.frame(one, max_length=9) for one in tokenizer.encode_batch(texts)]
     batch = collate(rows, length=5)

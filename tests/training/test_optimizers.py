@@ -336,6 +336,8 @@ class TestEveryOptimizer:
     def test_wrong_settings(self, kind: str) -> None:
         module = config.find_kind(optimizers.FOLDER, kind)
         for wrong in ({"betas": (0.9, 1.0)}, {"epsilon": 0.0}, {"weight_decay": -0.1}):
+            if next(iter(wrong)) == "betas" and not hasattr(module.Config, "betas"):
+                continue
             with pytest.raises(ConfigError, match=next(iter(wrong))):
                 module.Config(**wrong)
 
@@ -356,7 +358,7 @@ def test_bias_correction_counts_from_the_first_update_of_a_group() -> None:
 
 
 def test_all_optimizers_are_registered() -> None:
-    assert KINDS == ["adamw", "bert_adam", "lamb", "muon"]
+    assert KINDS == ["adagrad", "adamw", "bert_adam", "lamb", "muon"]
 
 
 def test_muons_own_settings() -> None:
@@ -373,7 +375,7 @@ def test_adagrad_equals_its_closed_form_with_dense_and_sparse_gradients() -> Non
         rows = torch.randint(0, 9, (20,), generator=torch.Generator().manual_seed(step))  # most of them several times
         values = torch.randn(20, 4, generator=torch.Generator().manual_seed(step))
         dense.grad = torch.zeros(9, 4).index_add_(0, rows, values)
-        sparse.grad = sum_rows(torch.sparse_coo_tensor(rows[None], values, (9, 4)))
+        sparse.grad = sum_rows(torch.sparse_coo_tensor(rows[None], values, (9, 4), check_invariants=True))
         for optimizer in made:
             optimizer.step([0.1], divisor=2 * ONE, skip=ONE if step == 3 else ZERO)
         if step != 3:

@@ -70,8 +70,7 @@ class Predictor(
 ):
     """The result of `bertsmith.load`. Threads may share it; only `to` and `close` change it.
 
-    The predictor owns the model: it moves it to the device and converts its linear layers to the precision. `backend`
-    runs the forward passes; the default runs them in the caller's thread.
+    It owns the model, which it moves and converts. `backend` runs forward passes, by default in the caller's thread.
 
     >>> with bertsmith.load("my-model") as model:
     ...     model.predict(["A fine film.", "A waste of time."])

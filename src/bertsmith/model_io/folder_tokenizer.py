@@ -60,9 +60,18 @@ def fitted(tokenizer: Tokenizer, positions: int) -> Tokenizer:
     """The tokenizer with a maximum length of at most the model's positions, where transformers truncates."""
     if tokenizer.max_length <= positions:
         return tokenizer
-    shorter: Tokenizer = object.__new__(type(tokenizer))  # subclasses have constructors of their own
-    vars(shorter).update(vars(tokenizer) | {"max_length": positions})
-    return shorter
+    return _changed(tokenizer, max_length=positions)
+
+
+def spelling(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with the spelling of each token, for encoders that read characters."""
+    return _changed(tokenizer, spells=True)
+
+
+def _changed(tokenizer: Tokenizer, **changes: Any) -> Tokenizer:
+    other: Tokenizer = object.__new__(type(tokenizer))  # subclasses have constructors of their own
+    vars(other).update(vars(tokenizer) | changes)
+    return other
 
 
 def spell_vocabulary(model: Model, tokenizer: Tokenizer) -> None:

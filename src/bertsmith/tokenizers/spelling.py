@@ -6,9 +6,13 @@ bilm: data.py, UnicodeCharsVocabulary: bytes are 0 to 255; 256 and 257 begin and
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bertsmith.tokenizers.pretokenization import replace_surrogates
+from bertsmith.types import Encoded
 
 TEXT_BEGIN, TEXT_END, WORD_BEGIN, WORD_END, PADDING = range(256, 261)
 MOST = 1024  # characters of a word, marks included; a batch is as wide as its longest word
@@ -27,6 +31,13 @@ def spell(words: Sequence[str], *, most: int = MOST) -> Characters:
     result[:, 0] = WORD_BEGIN
     result[np.arange(len(words)), sizes + 1] = WORD_END
     return result
+
+
+def spell_tokens(text: str, encoded: Encoded, *, lowercase: bool) -> Encoded:
+    """The same with the characters of each token."""
+    text = replace_surrogates(text)
+    words = [text[begin:end] for begin, end in encoded.offsets.tolist()]
+    return replace(encoded, characters=spell([word.lower() for word in words] if lowercase else words))
 
 
 def mark(character: int) -> Characters:

@@ -11,7 +11,6 @@ import importlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypedDict, Unpack
@@ -35,7 +34,7 @@ from bertsmith.tokenizers.special_tokens import (
     frame_texts,
     register_special_tokens,
 )
-from bertsmith.tokenizers.spelling import spell
+from bertsmith.tokenizers.spelling import spell_tokens
 from bertsmith.tokenizers.training import WordSplitter
 
 PACKAGE = "bertsmith.tokenizers"
@@ -153,18 +152,7 @@ class Tokenizer:
 
     def spelled(self, text: str, encoded: types.Encoded) -> types.Encoded:
         """The same with the characters of each token, if this tokenizer spells; lower-cased if the vocabulary is."""
-        if not self.spells:
-            return encoded
-        text = replace_surrogates(text)
-        words = [text[begin:end] for begin, end in encoded.offsets.tolist()]
-        lowercase = self.rules().get("lowercase", False)
-        return replace(encoded, characters=spell([word.lower() for word in words] if lowercase else words))
-
-    def spelling(self) -> Self:
-        """A tokenizer of the same texts that spells."""
-        other: Self = object.__new__(type(self))  # subclasses have constructors of their own
-        vars(other).update(vars(self) | {"spells": True})
-        return other
+        return spell_tokens(text, encoded, lowercase=self.rules().get("lowercase", False)) if self.spells else encoded
 
     def encode_ids(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The ids of all texts, concatenated [T], and the number of ids of each text: the fast path, for shards."""

@@ -14,43 +14,46 @@ from bertsmith.training.optimizers import LearningRates, Optimizer, Weight, load
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Without momentum and weight decay."""
+    """Without momentum."""
 
     initial: float = 0.0  # of the sum of squares; ELMo: 1.0, for gradients of a loss per sequence
     epsilon: float = 1e-12  # added to the square root of the sum
+    weight_decay: float = 0.0  # decoupled; multiplied by the learning rate. Above 0, every row of a table is updated
 
     def __post_init__(self) -> None:
-        if self.initial < 0 or self.epsilon <= 0:
-            raise ConfigError(f"initial={self.initial:g} must be at least 0 and epsilon={self.epsilon:g} above 0")
+        if self.initial < 0 or self.epsilon <= 0 or self.weight_decay < 0:
+            found = f"initial={self.initial:g}, epsilon={self.epsilon:g} and weight_decay={self.weight_decay:g}"
+            raise ConfigError(f"{found}: epsilon must be above 0, the others at least 0")
 
     def build(self, weights: Sequence[Weight]) -> Optimizer:
-        return Adagrad(weights, initial=self.initial, epsilon=self.epsilon)
+        return Adagrad(weights, self)
 
 
 class Adagrad(Optimizer):
     """s += g²; w -= lr · g / (√s + epsilon). Rows without a gradient do not change: sparse gradients are exact."""
 
     elementwise = True
-    sparse = True
 
-    def __init__(self, weights: Sequence[Weight], *, initial: float, epsilon: float) -> None:
+    def __init__(self, weights: Sequence[Weight], config: Config) -> None:
         super().__init__(weights)
-        self.initial, self.epsilon = initial, epsilon
+        self.config, self.sparse = config, not config.weight_decay
         self.sums: dict[str, Tensor] = {}  # of squared gradients by name, from the first update of a weight on
 
     @torch.no_grad()
     def step(self, rates: LearningRates, *, divisor: Tensor, skip: Tensor) -> None:
         for weight, rate in trainable(self.weights, rates):
             if weight.name not in self.sums:
-                self.sums[weight.name] = torch.full_like(weight.tensor, self.initial, requires_grad=False)
+                self.sums[weight.name] = torch.full_like(weight.tensor, self.config.initial, requires_grad=False)
             sums, gradient = self.sums[weight.name], weight.gradient
+            factor = on_device(rate, weight.tensor)
             if not gradient.is_sparse:
-                self._update(weight.tensor, sums, gradient, on_device(rate, weight.tensor), divisor, skip)
+                if weight.decays and self.config.weight_decay:
+                    weight.tensor.mul_(1 - factor * self.config.weight_decay * (1 - skip))
+                self._update(weight.tensor, sums, gradient, factor, divisor, skip)
                 continue
             rows_U = gradient.indices()[0]
             values_UD, sums_UD = weight.tensor.index_select(0, rows_U), sums.index_select(0, rows_U)
-            rate_ = on_device(rate, weight.tensor)
-            self._update(values_UD, sums_UD, gradient.values(), rate_, divisor, skip)
+            self._update(values_UD, sums_UD, gradient.values(), factor, divisor, skip)
             weight.tensor.index_copy_(0, rows_U, values_UD)
             sums.index_copy_(0, rows_U, sums_UD)
 
@@ -60,7 +63,7 @@ class Adagrad(Optimizer):
         """In place."""
         gradient = torch.where(skip > 0, 0.0, gradient / divisor)  # a skipped gradient may be infinite
         sums.addcmul_(gradient, gradient)
-        values.sub_(gradient.mul_(rate).div_(sums.sqrt().add_(self.epsilon)))
+        values.sub_(gradient.mul_(rate).div_(sums.sqrt().add_(self.config.epsilon)))
 
     def state(self) -> dict[str, Tensor]:
         """`sums/name`."""
