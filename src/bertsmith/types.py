@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
+# What the vector of a token depends on: all tokens of its text; it and those before it; it and those after it; two
+# halves, one of each of these kinds; or it alone
+Direction = Literal["both", "forward", "backward", "forward_and_backward", "none"]
 IGNORE_INDEX = -100  # the label of a token or text that has no label
 
 
@@ -111,6 +114,7 @@ class Batch:
     indices: dict[str, Tensor] = field(default_factory=dict)  # by objective: flat token indices [R] that it reads
     copies: dict[str, Tensor] = field(default_factory=dict)  # by objective: corrupted ids [B, L] that it alone reads
     characters: Tensor | None = None  # [B, L, C] int16, see tokenizers.spelling; None: only ids are known
+    next_ids: Tensor | None = None  # [B] int64: the token that is read after each row, where rows continue each other
 
     def replace(self, **changes: Any) -> Self:
         """The batch with some fields replaced."""
@@ -148,7 +152,7 @@ class Encoding:
     pooled: Tensor | None = None  # [N, D] one vector per text
     layers: tuple[Tensor, ...] = ()  # on request: [B*L, D], the embeddings first, the last layer last
     attentions: tuple[Tensor, ...] = ()  # on request: [B, H, L, L] per layer
-    state: Any = None  # of a stateful encoder, for the next batch
+    state: tuple[Tensor, ...] | None = None  # of a stateful encoder, for the next batch: tensors [B, ...] by row
 
     def at(self, name: str) -> Tensor:
         """The last layer at the tokens of that objective [R, D]."""
@@ -169,6 +173,7 @@ class Loss:
     counts: dict[str, Tensor]  # [] number of labels, or the sum of their class weights
     correct: dict[str, Tensor]  # [] number of correct predictions; absent for terms without an accuracy
     weights: dict[str, float]  # of the mean of each term in the total
+    state: tuple[Tensor, ...] = ()  # of a stateful encoder after this batch, without gradients
 
     def total(self, counts: Mapping[str, Tensor]) -> Tensor:
         """The total [], with the sum of each term divided by these counts."""

@@ -176,8 +176,8 @@ def test_characters_are_those_of_each_token() -> None:
     assert batch.characters.shape == (2, 5, 202)
     begin, end = ([258, mark, 259] for mark in (256, 257))
     words = [[begin, spelled("iron"), spelled("쇠"), end, []], [begin, spelled("a"), spelled("b" * 200), end, []]]
-    for row, some in zip(batch.characters.tolist(), words, strict=True):
-        assert row == [[*word, *[260] * (202 - len(word))] for word in some]
+    for row, expected in zip(batch.characters.tolist(), words, strict=True):
+        assert row == [[*word, *[260] * (202 - len(word))] for word in expected]
     assert batch.map(lambda tensor: tensor + 1).characters is not None
     assert collate(random_rows([5]), length=5).characters is None
 

@@ -98,6 +98,7 @@ def make_trainer(
         world=world,
         stop_signal=stop_signal,
         seed=recipe.seed,
+        columns=loader.packing if recipe.by_column else None,
     )
 
 
