@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from smoke.smoke_fixtures import done, resume, road_of, steps
+from smoke.smoke_fixtures import done, metals, resume, road_of, steps
+
+from bertsmith import load
 
 SIZES = [
     *("encoder.width=16", "encoder.unknown=characters", "encoder.ngram_buckets=100", "max_length=48"),
@@ -41,3 +43,13 @@ def test_neighbours_and_export(road: Path) -> None:
         one["word"] for one in result["words"][0]["neighbours"]
     ]
     assert facts["words"] > 10
+
+
+def test_the_vectors_can_be_fine_tuned(road: Path) -> None:
+    settings = ["epochs=8", "batch_size=16", "learning_rate=3e-2", "max_length=32"]
+    model, output = road / "run" / "best", road / "tuned"
+    result = done("finetune", model, *metals(road), "-o", output, "--device", "cpu", *settings)
+    assert result[f"score/{result['main']}"] > 0.9, result
+    predictor = load(output / "best")
+    assert predictor.predict(["iron the smith strikes iron and iron"])[0]["label"] == "iron"
+    assert predictor.tokenizer.spells, "the spelling of unknown words reaches the encoder"

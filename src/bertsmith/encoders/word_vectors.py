@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from bertsmith.encoders.encoder import Direction, Encoder, select_tokens
+from bertsmith.encoders.encoder import Encoder, select_tokens
 from bertsmith.errors import ConfigError
 from bertsmith.nn import counter_random
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.subwords import ngram_rows, word_hashes
 from bertsmith.tokenizers.spelling import PADDING, spell
-from bertsmith.types import Batch, Encoding
+from bertsmith.types import Batch, Direction, Encoding
 
 UnknownWords = Literal["vector", "hashed", "characters"]
 HASHED_LIMIT = 0.25  # of the components of random vectors (Kim 2014, §3.1.1)

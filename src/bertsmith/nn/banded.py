@@ -28,7 +28,7 @@ class _BandedProducts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x_GSD, *others = ctx.saved_tensors
-        parts = gradient.reshape(-1, BLOCK, gradient.shape[1]).split([other.shape[1] for other in others], 2)
+        parts = torch.split(gradient.reshape(-1, BLOCK, gradient.shape[1]), [other.shape[1] for other in others], 2)
         x_gradient_GSD = torch.bmm(parts[0], others[0])
         x_gradient_GSD.baddbmm_(parts[1], others[1])
         transposed = [torch.bmm(part_GSM.transpose(1, 2), x_GSD) for part_GSM in parts]
