@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # halves, one of each of these kinds; or it alone
 Direction = Literal["both", "forward", "backward", "forward_and_backward", "none"]
 IGNORE_INDEX = -100  # the label of a token or text that has no label
+# The logits [words, K] of each of some sequences -> the class of each word [words], and all probabilities [words, K].
+SequenceDecoder = Callable[[Sequence[NDArray[np.float32]]], list[tuple[NDArray[np.int64], NDArray[np.float64]]]]
 
 
 @dataclass(frozen=True, slots=True)
