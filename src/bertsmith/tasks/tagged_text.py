@@ -325,6 +325,7 @@ def word_features(
         ends = np.cumsum(flat.lengths)
         for stream, begin, end in zip(chunk, ends - flat.lengths, ends, strict=True):
             encoded = Encoded(flat.ids[begin:end], flat.offsets[begin:end], flat.words[begin:end])
+            encoded = tokenizer.spelled(stream.text, encoded)
             tokens = first_tokens(stream, encoded, characters=characters)
             features += _stream_features(stream, encoded, tokens, classes, tokenizer, size=size, overlap=overlap)
     return features
@@ -349,8 +350,7 @@ def _stream_features(
         read = np.flatnonzero((tokens >= first) & (tokens < end))
         if not len(read):
             continue
-        inside = slice(begin, begin + size)
-        text = Encoded(encoded.ids[inside], encoded.offsets[inside], encoded.words[inside])
+        text = encoded.part(begin, begin + size)
         is_first = np.diff(tokens[read], prepend=-1) != 0  # words that share a token are neighbours
         leaders = read[is_first]
         example, word = stream.owner(int(read[0]))
