@@ -18,7 +18,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.types import Row
 
 KINDS = config.kinds(encoders.FOLDER)
-SMALL = {"layers": 2, "width": 32, "heads": 4, "vocab_size": SIZE, "max_positions": 24}
+SMALL = {"layers": 2, "width": 32, "hidden": 32, "heads": 4, "vocab_size": SIZE, "max_positions": 24}
 LENGTHS = (1, 24, 7, 3)
 
 

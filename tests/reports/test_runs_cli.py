@@ -222,7 +222,7 @@ def test_damage_is_named_with_file_and_line(command: str, runs: Path) -> None:
     (runs / "first" / "events.jsonl").write_text("{oops\n" * 2, encoding="utf-8")
     done = call("runs", command, runs / "first")
     assert (done.returncode, done.stderr.count("\n")) == (65, 1)
-    assert "events.jsonl:1 is not an event: it is not JSON; no other line is one either: remove" in done.stderr
+    assert "events.jsonl:1 is not an event: it is not JSON; nor is any other line: remove" in done.stderr
     (runs / "second" / "recipe.json").write_text("{", encoding="utf-8")
     done = call("runs", command, runs / "second")
     assert (done.returncode, done.stderr.count("\n")) == (65, 1)

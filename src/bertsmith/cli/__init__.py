@@ -87,7 +87,11 @@ EXAMPLES = {
     ),
     "evaluate": (
         "bertsmith evaluate reviews --dev dev.csv",
-        "bertsmith evaluate reviews --file test.csv --split test -o scores",
+        "bertsmith evaluate forward backward --file test.csv --split test -o scores",
+    ),
+    "sample-efficiency": (
+        "bertsmith sample-efficiency -m MODEL -t glue/sst-2 --data GLUE -o labels",
+        "bertsmith sample-efficiency -m A -m B --from-scratch -t tuning.toml -o out",
     ),
     "predict": (
         "bertsmith predict reviews --file new.csv -o predictions.csv",
@@ -104,6 +108,10 @@ EXAMPLES = {
     "embed": (
         "bertsmith embed MODEL texts.txt -o vectors.npy",
         "bertsmith embed MODEL 'A text.' --pooling mean --json",
+    ),
+    "neighbours": (
+        "bertsmith neighbours MODEL king paris",
+        "bertsmith neighbours MODEL king --minus man --plus woman",
     ),
     "ask": (
         "bertsmith ask MODEL 'Who strikes the iron?' -c 'The smith strikes the iron.'",

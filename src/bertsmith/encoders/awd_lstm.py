@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,32 @@ class Config:
     max_positions: int = 16_384  # maximum length of a text in tokens
     padding_id: int = 0  # the token whose embedding is not trained
 
+    # P-ULMFiT §3.3 and §4.1, fastai: text/learner.py
+    # differs from fastai: frozen layers have no dropout
+    finetuning: ClassVar[Mapping[str, Any]] = {
+        "learning_rate": 0.01,
+        "layer_decay": 1 / 2.6,
+        "schedule": {"kind": "slanted_triangle"},
+        "batch_size": 64,
+        "epochs": 5.0,
+        "unfreeze": [
+            {"after": 0.0, "groups": 1},
+            {"after": 0.2, "groups": 2},
+            {"after": 0.4, "groups": 3},
+            {"after": 0.6, "groups": 5},
+        ],
+        "optimizer": {"kind": "adamw", "betas": [0.8, 0.99], "weight_decay": 1e-6},
+        "compute": {"max_grad_norm": 25.0},
+        "encoder": {
+            "input_dropout": 0.4,
+            "hidden_dropout": 0.3,
+            "embedding_dropout": 0.05,
+            "weight_dropout": 0.5,
+            "dropout_scale": 0.5,
+            "bptt": 70,
+        },
+    }
+    text_head: ClassVar[Mapping[str, Any]] = {"pooling": "concat", "dropout": 0.4, "hidden": 50, "hidden_dropout": 0.1}
     causal: ClassVar[bool] = True
     segment_types: ClassVar[int] = 0
 
@@ -76,7 +102,7 @@ class AWDLSTM(Encoder):
     """Embeddings and LSTM layers. Rows that continue those of the batch before start from its state."""
 
     layer_config: LayerConfig
-    segment_types, has_pooler, stateful, compiles = 0, False, True, False
+    segment_types, has_pooler, stateful, compiles, starts_texts = 0, False, True, False, False
 
     def __init__(self, config: Config) -> None:
         super().__init__()

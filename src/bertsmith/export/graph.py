@@ -55,6 +55,11 @@ class OnnxModule(nn.Module):
         self.input_names = INPUT_NAMES if model.encoder.segment_types > 1 else INPUT_NAMES[:2]
         self.heads = cast(list[Objective], list(model.objectives.values()))
         self.output_names = self._output_names()
+        if any(head.sequence_decoder is not None for head in self.heads):
+            raise BertsmithError(
+                "this model predicts by a CRF, whose search for the best label sequence a graph cannot do: fine-tune "
+                "it with head.crf=false to export it, or export the encoder with --head vectors"
+            )
         if any(getattr(getattr(head, "config", None), "both_orders", False) for head in self.heads):
             raise BertsmithError(
                 "this model reads each pair in both orders, which a graph of one text per row cannot: fine-tune it "

@@ -14,7 +14,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.tasks.tables import join_names
 from bertsmith.tasks.tagged_text import Spans, TaggingConfig, Unit, split_text, word_features
 from bertsmith.tasks.task import Example
-from bertsmith.tasks.token_classification import WordPrediction, predict_words
+from bertsmith.tasks.word_predictions import WordPrediction, predict_words
 
 UNITS = ("word", "part", "character")
 
@@ -83,8 +83,9 @@ class WordLabelPipelines(TextModel):
             by_document=False,
             characters=unit == "character",
         )
-        logits = self.logits(features, require_pipeline(self.model, "token-classification"))
-        return list(zip(texts, spans, predict_words(spans, features, logits), strict=True))
+        head: Any = self.model.objectives[require_pipeline(self.model, "token-classification")]
+        words = predict_words(spans, features, self.logits(features, head.name), head.sequence_decoder)
+        return list(zip(texts, spans, words, strict=True))
 
 
 def tags_entities(model: Model) -> bool:

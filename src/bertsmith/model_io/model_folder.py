@@ -14,7 +14,7 @@ import torch
 from bertsmith.config import did_you_mean
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.checksums import CHECKSUMS, checksums_file, verify_checksums
-from bertsmith.model_io.folder_tokenizer import fitted, read_tokenizer
+from bertsmith.model_io.folder_tokenizer import fitted, read_tokenizer, spell_vocabulary, spelling
 from bertsmith.model_io.huggingface.format import format_of
 from bertsmith.model_io.loading import FolderFormat, Loader, parameter_count
 from bertsmith.model_io.model import Model
@@ -125,18 +125,20 @@ def open_for(
     keep: Iterable[str | ObjectiveConfig] = (),
     tokenizer: str | Path | None = None,
     dropout: float | None = None,
+    encoder: Mapping[str, Any] | None = None,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Model, Tokenizer, FolderFacts]:
     """The encoder of a folder with new heads for fine-tuning, which may have names; heads in `keep` are loaded.
 
     New weights depend on `seed` alone. A pooler that no head reads is removed. A note lists new and unused weights.
-    `dropout`: of the encoder, instead of the folder's.
+    `dropout`: of the encoder, instead of the folder's, as are the other settings in `encoder`.
     """
     wanted = objectives if isinstance(objectives, Mapping) else {name_of(settings): settings for settings in objectives}
     if twice := set(wanted) & set(map(_name, keep := list(keep))):
         raise BertsmithError(f"{sorted(twice)[0]} cannot be both kept and new")
     options: dict[str, Any] = {"objectives": keep, "new_heads": wanted, "keep_pooler": False, "dropout": dropout}
+    options["encoder"] = encoder or {}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return _opened(folder, tokenizer, **options, seed=seed, dtype=dtype)
@@ -160,7 +162,9 @@ def _opened(
         tokenizer = read_tokenizer(find_model_folder(words or folder), loader.vocab_size(), lowercase=lowercase)
         model = loader.build(tokenizer, **options)
     facts = FolderFacts(folder, loader.architectures, notes is not None, parameter_count(model), tuple(loader.notes))
-    return model, fitted(tokenizer, model.encoder.max_positions), facts
+    spell_vocabulary(model, tokenizer)
+    tokenizer = fitted(tokenizer, model.encoder.max_positions)
+    return model, spelling(tokenizer) if "characters" in model.encoder.reads else tokenizer, facts
 
 
 def read_encoder(source: str | Path) -> Any:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
+from bertsmith.nn.batch_norm_head import BatchNormHead
 from bertsmith.nn.pooling import POOLINGS, LayerChoice, LayerMix, Pooling, Recurrent, TextPooler, check_layers
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives.objective import BuildContext, Objective
@@ -86,6 +87,8 @@ class TextConfig(RecurrentConfig):
     """Settings of heads that read one vector per text."""
 
     dropout: float = 0.1  # on the vector of each text
+    hidden: int = 0  # width of a hidden layer, with batch normalisation before it and after it (P-ULMFiT §3.3); 0: none
+    hidden_dropout: float = 0.1  # on the hidden layer
     # how a text becomes one vector; auto: the token that a causal encoder reads last, else pooler or cls
     pooling: Pooling = "auto"
     layers: LayerChoice = "top"  # which layers of the encoder are read
@@ -95,7 +98,10 @@ class TextConfig(RecurrentConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_dropout(self.dropout)
+        check_dropout(self.hidden_dropout, "hidden_dropout")
         check_layers(self.layers)
+        if self.hidden < 0:
+            raise ConfigError(f"hidden={self.hidden} must be at least 0")
         if self.pooling not in POOLINGS:
             raise ConfigError(f"pooling={self.pooling} must be one of {', '.join(POOLINGS)}")
         if self.pooling == "pooler" and self.layers != "top":
@@ -109,6 +115,8 @@ class TextConfig(RecurrentConfig):
         """With the pooling that auto means; the token that a causal encoder reads first depends on itself alone."""
         if self.pooling != "auto":
             return self
+        if direction == "none" and self.recurrent == "none":  # the first token depends on itself alone, as every token
+            return replace(self, pooling="mean")
         pooled = self.layers == "top" and self.recurrent == "none" and direction == "both"
         return replace(self, pooling="last" if direction == "forward" else "pooler" if pooled else "cls")
 
@@ -135,19 +143,23 @@ class TextHead(Objective):
         layers = LayerMix(
             config.layers, width=context.width, layer_count=context.layers, layer_widths=context.layer_widths
         )
-        self.pooling = TextPooler(config.pooling, layers, config.build_recurrent(layers.width))
+        backward = context.direction == "backward"
+        self.pooling = TextPooler(config.pooling, layers, config.build_recurrent(layers.width), backward=backward)
         self.reads_pooled = self.pooling.reads_pooled
         self.reads_all_tokens, self.reads_all_layers = self.pooling.reads_all_tokens, self.pooling.reads_all_layers
         self.dropout = nn.Dropout(config.dropout)
         # transformers' heads for multiple choice always have a bias
         bias = context.layer_config.classifier_bias or self.several_rows
-        self.head = nn.Linear(self.pooling.width, outputs, bias=bias)
+        self.head: nn.Linear | BatchNormHead = nn.Linear(self.pooling.width, outputs, bias=bias)
+        if config.hidden:
+            rates = {"dropout": config.dropout, "hidden_dropout": config.hidden_dropout}
+            self.head = BatchNormHead(self.pooling.width, config.hidden, outputs, **rates)
         context.layer_config.init_weights(self)
 
     def has_transformers_head(self, pooling: str) -> bool:
         """transformers reads the top layer of one text."""
         config = self.config
-        plain = config.layers == "top" and config.recurrent == "none" and not config.both_orders
+        plain = config.layers == "top" and config.recurrent == "none" and not (config.both_orders or config.hidden)
         return plain and config.pooling == pooling
 
     def indices(self, batch: Batch) -> Tensor:
@@ -160,7 +172,10 @@ class TextHead(Objective):
         if self.config.both_orders:  # texts 2n and 2n + 1
             number_N = torch.arange(len(x_NW), device=x_NW.device)
             x_NW = x_NW + x_NW[(number_N ^ 1).clamp(max=len(x_NW) - 1)]
-        logits: Tensor = self.head(self.dropout(x_NW))
+        if isinstance(self.head, BatchNormHead):
+            logits: Tensor = self.head(x_NW, batch.cls_positions >= 0)
+        else:
+            logits = self.head(self.dropout(x_NW))
         return logits
 
 

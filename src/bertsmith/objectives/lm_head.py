@@ -39,6 +39,7 @@ class LanguageModelHead(Objective):
         self.output = None if self.tied else nn.Embedding(context.vocab_size, output_width)
         layers.init_weights(self)
         self.fusable = True  # the loss is the plain cross entropy of the logits
+        self.compiles = context.compiles
 
     @property
     def perplexity_terms(self) -> tuple[str, ...]:
@@ -46,23 +47,27 @@ class LanguageModelHead(Objective):
         return (self.name,)
 
     def loss(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Loss:
-        """See `Objective.loss`; compiled for CUDA, one kernel turns the logits into their gradient.
+        """See `Objective.loss`; on CUDA, compiled or not to be compiled, one kernel turns logits into their gradient.
 
         Elsewhere, rows with more than `MOST_LOGITS` logits are computed part by part, and again in the backward.
         """
-        if not self.fusable:
-            return super().loss(encoding, batch, table)
-        return self.hidden_loss(self.hidden(encoding), batch, table)
+        x_RD = self.hidden(encoding)
+        if self.fusable and (self._fuses(x_RD) or len(self.labels(batch)) > self._rows(table)):
+            return self.hidden_loss(x_RD, batch, table)
+        return super().loss(encoding, batch, table)
+
+    def _fuses(self, x_RD: Tensor) -> bool:
+        return trains_in_half_precision(x_RD) and (torch.compiler.is_compiling() or not self.compiles)
+
+    def _rows(self, table: Tensor | None) -> int:
+        """Rows whose logits are computed at once."""
+        return max(1, MOST_LOGITS // len(self._output_table(table)))
 
     def hidden_loss(self, x_RD: Tensor, batch: Batch, table: Tensor | None) -> Loss:
         """The cross entropy of hidden states of the encoder [R, D]."""
-        table_VE, labels_R = self._output_table(table), self.labels(batch)
-        rows = max(1, MOST_LOGITS // len(table_VE))
-        fused = trains_in_half_precision(x_RD) and torch.compiler.is_compiling()
-        if not (fused or len(labels_R) > rows):
-            return self.loss_from_logits(self.logits(x_RD, table), batch)
+        table_VE, labels_R, rows = self._output_table(table), self.labels(batch), self._rows(table)
         x_RE = self._transformed(x_RD)
-        if fused:
+        if self._fuses(x_RD):
             from bertsmith.nn.kernels.cross_entropy import linear_cross_entropy  # imports triton
 
             return self.make_loss(batch, *linear_cross_entropy(x_RE, table_VE, self.bias, labels_R))

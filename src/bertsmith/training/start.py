@@ -43,6 +43,11 @@ def finetuning_settings(folder: str) -> Mapping[str, Any]:
     return getattr(read_encoder(folder), "finetuning", {}) if folder and Path(folder).is_dir() else {}
 
 
+def text_head_settings(folder: str) -> Mapping[str, Any]:
+    """The settings of heads for texts in the paper of a folder's encoder; empty where they are the usual ones."""
+    return getattr(read_encoder(folder), "text_head", {})
+
+
 def with_shape(data: Any) -> Any:
     """The values of a recipe file; with `start`, settings of the encoder that it leaves out are the folder's."""
     start, given = (data.get("start"), data.get("encoder", {})) if isinstance(data, dict) else ("", {})
