@@ -39,6 +39,8 @@ class Model(nn.Module):
                 raise ConfigError(
                     f"{objective.name} predicts the next token: it needs a causal encoder, set encoder.causal=true"
                 )
+            if objective.reads_target and not encoder.has_decoder:
+                raise ConfigError(f"{objective.name} needs an encoder with a decoder: set encoder.kind=seq2seq")
         owners: dict[str, str] = {}
         for part, name in ((part, objective.name) for objective in self._each() for part in objective.loss_terms):
             if owners.setdefault(part, name) != name:
@@ -82,7 +84,7 @@ class Model(nn.Module):
         copies = [(batch.replace(input_ids=ids), [self._head(name)]) for name, ids in batch.copies.items()]
         for one, some in [(batch, [head for head in self._each() if not head.reads_copy]), *copies]:
             encoding = self._encode(one, some)
-            losses += [objective.loss(encoding, one, table) for objective in some]
+            losses += [objective.loss(encoding, one, self._table(objective)) for objective in some]
         return reduce(add, losses)
 
     def predict(self, batch: Batch, name: str) -> Tensor:
@@ -90,10 +92,10 @@ class Model(nn.Module):
         if name not in self.objectives:
             raise BertsmithError(f"this model has no head {name}: it has {', '.join(self.objectives) or 'none'}")
         objective = self._head(name)
-        if objective.indices(batch) is None:
+        if objective.indices(batch) is None and not objective.reads_target:
             everywhere = torch.arange(batch.input_ids.numel(), device=batch.input_ids.device)
             batch = batch.replace(indices={**batch.indices, name: everywhere})
-        return objective.predict(self._encode(batch, [objective]), batch, self.encoder.token_embeddings)
+        return objective.predict(self._encode(batch, [objective]), batch, self._table(objective))
 
     def _encode(self, batch: Batch, objectives: list[Objective]) -> Encoding:
         """The encoding with what these objectives read."""
@@ -101,7 +103,7 @@ class Model(nn.Module):
         for objective in objectives:
             if objective.reads_all_tokens and objective.name in batch.indices:
                 indices[objective.name] = batch.indices[objective.name]
-            if objective.reads_pooled or objective.reads_all_tokens:
+            if objective.reads_pooled or objective.reads_all_tokens or objective.reads_target:
                 continue
             selected = objective.indices(batch)
             if selected is None:
@@ -116,6 +118,9 @@ class Model(nn.Module):
             return_layers=return_layers,
         )
         return encoding
+
+    def _table(self, objective: Objective) -> Tensor | None:
+        return self.encoder.target_embeddings if objective.reads_target else self.encoder.token_embeddings
 
     def head_for(self, *pipelines: Pipeline) -> str | None:
         """The name of the first objective whose predictions one of these pipelines decodes."""

@@ -43,6 +43,7 @@ class PackedBatch:
     dense: bool  # every row is one text without padding, in all batches of the packing
     tokens: int  # that are not padding
     labels: dict[str, Numbers] = field(default_factory=dict)  # [N] by objective; IGNORE_INDEX for no label
+    target: PackedBatch | None = None  # the second texts, which a decoder reads: see `types.Batch.target`
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
