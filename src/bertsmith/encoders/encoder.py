@@ -103,9 +103,9 @@ class DecoderState(Protocol):
 
 
 class EncoderDecoder(Encoder):
-    """An encoder whose `forward` also encodes `Batch.target`, into `Encoding.target`: token t of a target reads the
-    source and the target up to t. Without `target`, it is an encoder of source texts.
+    """An encoder whose `forward` also encodes `Batch.target`, into `Encoding.target`.
 
+    A token of the target reads the whole source and the target up to itself. Without a target, it encodes the source.
     N source texts, K hypotheses of each, M = N * K.
     """
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from bertsmith.errors import ConfigError
 from bertsmith.nn.attention import Attention, AttentionContext, AttentionShape, KVCache, make_attention_context
 from bertsmith.nn.decoder import (
     CrossAttention,
-    CrossAttentionContext,
     DecoderBlock,
     PositionKind,
     PreNormDecoderBlock,
@@ -111,10 +110,10 @@ class Config:
 
     def make_layer(self, layer: int) -> nn.Module:
         """The block of a layer of the encoder, counted from 0."""
-        parts, how = (self.make_attention(), self.make_feed_forward()), {"layer_config": self.layer_config}
+        parts, last = (self.make_attention(), self.make_feed_forward()), layer == self.layers - 1
         if not self.pre_norm:
-            return Block(*parts, width=self.width, **how)
-        return PreNormBlock(*parts, width=self.width, first=False, last=layer == self.layers - 1, **how)
+            return Block(*parts, width=self.width, layer_config=self.layer_config)
+        return PreNormBlock(*parts, width=self.width, layer_config=self.layer_config, first=False, last=last)
 
     def make_decoder_layer(self, layer: int) -> DecoderBlock:
         """The block of a layer of the decoder, counted from 0."""
@@ -179,9 +178,9 @@ class Seq2Seq(EncoderDecoder):
         self._init_weights()
 
     def _init_weights(self) -> None:
-        """Embeddings from N(0, 1/D); matrices uniform with the variance 2/(inputs + outputs) (t2t: `uniform_unit_scaling`).
+        """Embeddings from N(0, 1/D), matrices uniform with the variance 2/(inputs + outputs).
 
-        Stacked matrices are drawn one by one, as if they were separate layers.
+        As the paper's code does (t2t: `uniform_unit_scaling`). Stacked matrices are drawn one by one, as if they were separate layers.
         """
         self.layer_config.init_weights(self)
         for module in self.modules():
@@ -243,8 +242,8 @@ class Seq2Seq(EncoderDecoder):
             target.document_ids, batch.document_ids, return_probabilities=return_attentions
         )
         x_TD = self.embeddings(target.input_ids.flatten(), target.position_ids.flatten(), target=True)
-        layers, attentions = [x_TD], []
-        for block in self.decoder_blocks:
+        layers, attentions, blocks = [x_TD], [], cast(list[DecoderBlock], list(self.decoder_blocks))
+        for block in blocks:
             memory = block.cross_attention.read(source_TD, len(batch.input_ids))
             x_TD, probabilities_BHLS = block(x_TD, context, memory, cross_context)
             layers.append(x_TD.to(self.token_embeddings.dtype))
@@ -263,7 +262,7 @@ class Seq2Seq(EncoderDecoder):
         self.check(batch)
         texts, device = len(batch.input_ids), batch.input_ids.device
         source_TD, _, _ = self._encode(batch, return_attentions=False)
-        blocks: Any = self.decoder_blocks
+        blocks = cast(list[DecoderBlock], list(self.decoder_blocks))
         memories = [block.cross_attention.read(source_TD, texts) for block in blocks]
         size: dict[str, Any] = {"layers": len(blocks), "batch_size": texts * hypotheses, "length": length}
         return Seq2SeqState(
@@ -281,7 +280,7 @@ class Seq2Seq(EncoderDecoder):
         context = AttentionContext("cached", count, True, every_M, 1, mask_ML[:, None, None])
         target_ids = torch.ones(texts, count // texts, dtype=state.source_ids.dtype, device=ids_M.device)
         cross_context = make_cross_attention_context(target_ids, state.source_ids)
-        x_MD = self.embeddings(ids_M, position_M, target=True)
+        x_MD: Tensor = self.embeddings(ids_M, position_M, target=True)
         for layer, block in enumerate(self.decoder_blocks):
             cache = state.cache.at(layer, every_M, position_M)
             x_MD, _ = block(x_MD, replace(context, cache=cache), state.memories[layer], cross_context)

@@ -49,7 +49,7 @@ class Translation(LanguageModelHead):
         self.end_id = None if context.vocabulary is None else context.vocabulary.end_id
 
     def corrupt(self, batch: Batch) -> Batch:
-        """Labels [T] are the ids of the target shifted by one; the last token of a text is followed by the end token."""
+        """Labels [T] are the ids of the target shifted by one; the last token of a text precedes the end token."""
         if batch.target is None:
             raise BertsmithError("translation needs parallel text: prepare the shards with --parallel")
         if self.end_id is None:

@@ -6,11 +6,14 @@ import os
 import warnings
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bertsmith.data.collate import from_packed
+from bertsmith.data.packing.document_stream import DocumentIndex
 from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.data.shards import Shards
 from bertsmith.data.shards.folder import TOKENIZER, damaged_tokenizer_files
@@ -101,9 +104,19 @@ class PretrainData:
         if not held_out.tokens:
             return None
         size = self.tokenizer.vocab_size
-        counts = np.bincount(self.shards.read(0, min(self.shards.tokens, COUNTED)), minlength=size) + 1.0
-        scored = np.bincount(held_out.read(0, min(held_out.tokens, SCORED)), minlength=size)
+        counts = np.bincount(_predicted(self.shards, COUNTED), minlength=size) + 1.0
+        scored = np.bincount(_predicted(held_out, SCORED), minlength=size)
         return float(-(scored * np.log(counts / counts.sum())).sum() / scored.sum())
+
+
+def _predicted(shards: Shards, limit: int) -> NDArray[np.unsignedinteger[Any]]:
+    """The first tokens of a split, about `limit`; of parallel text those of the target texts."""
+    if "parallel" not in shards.index["settings"]:
+        return shards.read(0, min(shards.tokens, limit))
+    sentences = DocumentIndex(shards).sentences.astype(np.int64)
+    starts, lengths = sentences[1:-1:2], np.diff(sentences)[1::2]
+    kept = np.cumsum(lengths) <= max(limit, int(lengths[0]))
+    return shards.read(starts[kept], lengths[kept])
 
 
 class PretrainLoader(Prefetcher):

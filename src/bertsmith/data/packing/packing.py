@@ -46,6 +46,16 @@ class PackedBatch:
     target: PackedBatch | None = None  # the second texts, which a decoder reads: see `types.Batch.target`
 
     @property
+    def size(self) -> int:
+        """The number of tokens, padding and those of `target` included."""
+        return self.input_ids.size + (0 if self.target is None else self.target.size)
+
+    @property
+    def all_tokens(self) -> int:
+        """The number of tokens that are not padding, those of `target` included."""
+        return self.tokens + (0 if self.target is None else self.target.all_tokens)
+
+    @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All arrays except the labels, by their names in `types.Batch`."""
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
