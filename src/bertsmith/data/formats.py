@@ -108,9 +108,7 @@ def json_lines(blocks: Iterable[str], field: str, max_characters: int, *, name: 
             yield from _in_row(text, line, max_characters)
 
 
-def json_fields(
-    blocks: Iterable[str], names: Sequence[str], *, name: str
-) -> Iterator[tuple[int, list[str | None]]]:
+def json_fields(blocks: Iterable[str], names: Sequence[str], *, name: str) -> Iterator[tuple[int, list[str | None]]]:
     """The line of each JSON object, and its texts of these names; None for null."""
     for line, row in lines_of(blocks, name):
         if not row or row.isspace():

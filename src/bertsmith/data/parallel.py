@@ -91,7 +91,9 @@ class ParallelCorpus(Corpus):
             with ExitStack() as stack:
                 files = [stack.enter_context(closing(OpenFile(path))) for path in group]
                 self._files_open = files
-                blocks = [text_blocks(file, encoding=self.options.encoding, errors=self.options.errors) for file in files]
+                blocks = [
+                    text_blocks(file, encoding=self.options.encoding, errors=self.options.errors) for file in files
+                ]
                 found = self._table_pairs(blocks[0], group[0]) if self._tables else self._aligned(blocks)
                 for line, source, target in found:
                     yield Document(pair_text(source, target), f"{printable(group[0])}:{line}")
@@ -102,9 +104,7 @@ class ParallelCorpus(Corpus):
         """Line n of both files; all lines are counted first, so that nothing of unequal files is used."""
         counts = [self._count_lines(path) for path in self.files]
         if counts[0] != counts[1]:
-            found = " and ".join(
-                f"{printable(path)} {count:,}" for path, count in zip(self.files, counts, strict=True)
-            )
+            found = " and ".join(f"{printable(path)} {count:,}" for path, count in zip(self.files, counts, strict=True))
             raise DataError(
                 f"the files do not have the same number of lines ({found}): line n of one must be the translation of "
                 "line n of the other"
@@ -187,7 +187,9 @@ def open_parallel(source: Any, options: ReadOptions | None = None, pairs: PairOp
     if isinstance(source, str | os.PathLike):
         return ParallelCorpus([source], options, pairs)
     is_list = isinstance(source, Sequence) and not is_table(source)
-    if is_list and all(isinstance(one, os.PathLike) or (isinstance(one, str) and looks_like_path(one)) for one in source):
+    if is_list and all(
+        isinstance(one, os.PathLike) or (isinstance(one, str) and looks_like_path(one)) for one in source
+    ):
         return ParallelCorpus(source, options, pairs)
     return ParallelTexts(source, options, pairs)
 

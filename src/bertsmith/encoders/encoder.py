@@ -110,6 +110,7 @@ class EncoderDecoder(Encoder):
     """
 
     has_decoder = True
+    starts_texts = False
 
     def start(self, batch: Batch, *, hypotheses: int, length: int, dtype: torch.dtype) -> DecoderState:
         """Encodes one source text per row [N, L], for hypotheses of up to `length` tokens."""

@@ -34,6 +34,7 @@ from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines, as_list
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.inference.predictions import Predictions, Ranked
 from bertsmith.inference.scoring import ScoringPipeline
+from bertsmith.inference.translation import TranslationPipeline
 from bertsmith.inference.word_labels import WordLabelPipelines
 from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
@@ -64,7 +65,9 @@ class Tokenized:
     special: tuple[bool, ...]  # [L]
 
 
-class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, GenerationPipeline, ScoringPipeline):
+class Predictor(
+    TextPipelines, WordLabelPipelines, FillMaskPipeline, GenerationPipeline, ScoringPipeline, TranslationPipeline
+):
     """The result of `bertsmith.load`. Threads may share it; only `to` and `close` change it.
 
     The predictor owns the model: it moves it to the device and converts its linear layers to the precision. `backend`
@@ -165,9 +168,7 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, GenerationP
     def to(self, device: str) -> Self:
         """Moves the model to `cpu`, `cuda`, `mps` or `auto`, and returns this predictor, as torch modules do."""
         if not isinstance(self.backend, LocalBackend):
-            raise BertsmithError(
-                "only a predictor that runs the model itself can be moved: call to() before with_backend"
-            )
+            raise BertsmithError("only a predictor that runs the model itself can be moved: call to() earlier")
         self.device = choose_device(device)
         self.model.to(self.device)
         padding, autocast = self.tokenizer.padding_id, self.backend.autocast

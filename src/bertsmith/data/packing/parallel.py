@@ -75,7 +75,9 @@ class ParallelPacking(BinPacking):
     def _left_out(self, count: int, longest: int, max_length: int) -> None:
         total, where = len(self._lengths), f"the {self._shards.split} split of {self._shards.folder}"
         if count == total:
-            raise DataError(f"every pair of {where} is too long for max_length={max_length}: write max_length={longest}")
+            raise DataError(
+                f"every pair of {where} is too long for max_length={max_length}: write max_length={longest}"
+            )
         if count:
             found = f"{count:,} of {total:,} pairs of {where} are longer than max_length={max_length}"
             warnings.warn(
