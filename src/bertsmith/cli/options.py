@@ -232,8 +232,13 @@ def corpus(paths: Sequence[str], read_options: Any, parallel: bool, **pair_optio
         return files
     from bertsmith.data.parallel import PairOptions, ParallelCorpus
 
-    fields = tuple(name.strip() for name in pair_options.pop("fields").split(",") if name.strip())
-    return ParallelCorpus(files, read_options, PairOptions(fields=fields or None, **pair_options))
+    fields = field_names(pair_options.pop("fields"))
+    return ParallelCorpus(files, read_options, PairOptions(fields=fields, **pair_options))
+
+
+def field_names(text: str) -> Any:
+    """`source,target` as two names; None where they are not given."""
+    return tuple(name.strip() for name in text.split(",") if name.strip()) or None
 
 
 def given(**values: Any) -> dict[str, Any]:

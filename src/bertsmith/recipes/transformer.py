@@ -1,4 +1,4 @@
-"""The Transformer for translation (Vaswani et al. 2017, §5); data are parallel shards, `bertsmith prepare --parallel`."""
+"""The Transformer for translation (Vaswani et al. 2017, §5), trained on parallel shards."""
 
 from __future__ import annotations
 
