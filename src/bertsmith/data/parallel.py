@@ -142,8 +142,8 @@ class ParallelCorpus(Corpus):
             return (header.index(fields[0]), header.index(fields[1])), True
         if self.pairs.fields is None and len(header) == 2:
             warnings.warn(
-                f"{name} has no columns {SOURCE} and {TARGET}: its two columns are read as source and target, the first "
-                "line included; --fields A,B names columns of a header",
+                f"{name} has no columns {SOURCE} and {TARGET}: its two columns are read as source and target, from the "
+                "first line on; --fields A,B names columns of a header",
                 DataWarning,
                 stacklevel=2,
             )
@@ -206,10 +206,11 @@ def warn_of_left_out(counts: Mapping[str, int], options: PairOptions) -> None:
         "long_pairs": f"with a text of more than max_tokens={options.max_tokens}",
         "uneven_pairs": f"with lengths that differ by more than max_ratio={options.max_ratio:g}",
     }
-    found = [f"{counts[name]:,} {reason}" for name, reason in reasons.items() if counts.get(name)]
+    found = {reason: counts[name] for name, reason in reasons.items() if counts.get(name)}
     if found:
-        total = f"{counts['documents_read']:,} pairs were left out"
-        warnings.warn(f"of {total}: {', '.join(found)}", SkippedWarning, stacklevel=2)
+        total = f"{sum(found.values()):,} of {counts['documents_read']:,} pairs were left out"
+        details = ", ".join(f"{count:,} {reason}" for reason, count in found.items())
+        warnings.warn(f"{total}: {details}", SkippedWarning, stacklevel=2)
 
 
 def encode_pairs(

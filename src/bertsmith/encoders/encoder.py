@@ -99,7 +99,7 @@ class DecoderState(Protocol):
     """What a decoder keeps between two tokens, of N source texts with K hypotheses each, text by text."""
 
     def select(self, hypotheses: Tensor, texts: Tensor | None = None) -> DecoderState:
-        """The state of other hypotheses [N' * K], by their numbers; `texts` [N'] are theirs, where some are left out."""
+        """The state of other hypotheses [N' * K], by their numbers; `texts` [N']: theirs, where some are left out."""
 
 
 class EncoderDecoder(Encoder):

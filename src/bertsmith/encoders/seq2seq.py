@@ -180,7 +180,8 @@ class Seq2Seq(EncoderDecoder):
     def _init_weights(self) -> None:
         """Embeddings from N(0, 1/D), matrices uniform with the variance 2/(inputs + outputs).
 
-        As the paper's code does (t2t: `uniform_unit_scaling`). Stacked matrices are drawn one by one, as if they were separate layers.
+        As the paper's code does (t2t: `uniform_unit_scaling`). Stacked matrices are drawn one by one, as if they were
+        separate layers.
         """
         self.layer_config.init_weights(self)
         for module in self.modules():

@@ -36,7 +36,7 @@ def read_sources(
     fields: tuple[str, str] | None = None,
     limit: int | None = None,
 ) -> SourceTexts:
-    """The lines of a file, empty ones included, and of its reference; or the two columns of a table (tsv, csv, jsonl)."""
+    """The lines of a file, empty ones included, and of its reference; or two columns of a table (tsv, csv, jsonl)."""
     path = Path(source)
     is_table = format_by_extension(path) in TABLES
     if is_table and reference is not None:
