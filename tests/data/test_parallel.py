@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import warnings
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def decoded(folder: Path, split: str = "train") -> list[tuple[str, str]]:
     for part in shards.parts:
         assert np.array_equal(part.document_starts, 2 * np.arange(part.documents + 1)), "a document is a pair"
         starts = part.token_base + part.sentence_starts.astype(np.int64)
-        texts = [words.decode(shards.read(one, other - one)) for one, other in zip(starts[:-1], starts[1:], strict=True)]
+        texts = [words.decode(shards.read(one, other - one)) for one, other in pairwise(starts)]
         result += list(zip(texts[::2], texts[1::2], strict=True))
     return result
 

@@ -195,8 +195,13 @@ def open_parallel(source: Any, options: ReadOptions | None = None, pairs: PairOp
 
 
 def pair_text(source: str, target: str) -> str:
-    """A pair as two lines; line ends within a text become spaces."""
-    return "\n".join(text.strip().replace("\n", " ") for text in (source, target))
+    """A pair as two lines."""
+    return f"{one_line(source)}\n{one_line(target)}"
+
+
+def one_line(text: str) -> str:
+    """The text without white space around it, and with spaces for line ends within it."""
+    return text.strip().replace("\n", " ")
 
 
 def warn_of_left_out(counts: Mapping[str, int], options: PairOptions) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bertsmith.data.collate import collate
 from bertsmith.data.packing.parallel import source_frame, target_frame
+from bertsmith.data.parallel import one_line
 from bertsmith.encoders.encoder import EncoderDecoder
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.beam_search import Hypothesis, SearchSettings, beam_search
@@ -108,7 +109,7 @@ class TranslationPipeline(TextModel):
         """
         check_translates(self.model)
         settings, single = SearchSettings(**options), isinstance(texts, str)
-        listed = string_list([texts] if isinstance(texts, str) else texts)
+        listed = [one_line(text) for text in string_list([texts] if isinstance(texts, str) else texts)]
         self.check_texts(*listed)
         rows = [self._source_row(one.ids) for one in self.encode_each(listed)]
         filled = [index for index, row in enumerate(rows) if len(row) > 1]
@@ -130,8 +131,9 @@ class TranslationPipeline(TextModel):
         tokenizer, size = self.tokenizer, len(cast(Tensor, self.model.encoder.target_embeddings))
         (start, _), (_, end) = target_frame(tokenizer.frame_ids).single, source_frame(tokenizer.frame_ids).single
         banned = {*tokenizer.special_ids, *range(tokenizer.vocab_size, size)} - {end}
-        ids = {"start_id": cast(int, start), "end_id": cast(int, end), "padding_id": tokenizer.padding_id}
-        return TranslationQuery(settings, **ids, banned=tuple(sorted(banned)))
+        return TranslationQuery(
+            settings, cast(int, start), cast(int, end), padding_id=tokenizer.padding_id, banned=tuple(sorted(banned))
+        )
 
     def _translated(self, one: Hypothesis, row: Row) -> Translated:
         result: Translated = {
