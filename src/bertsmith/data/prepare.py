@@ -177,16 +177,7 @@ def prepare(
     if first is None:
         raise empty_corpus_error(corpus)
     unknown = check_unknown_words(loaded, first.texts)
-    settings = {
-        "files": {str(path): path.stat().st_size for path in corpus.files},
-        **({} if corpus.files else {"texts": _digest(first.texts)}),
-        "reading": _read_settings(corpus.options),
-        "held_out": held_out,
-        "unique": unique,
-        "limit": limit,
-        "unit_characters": work_units.UNIT_CHARACTERS,
-        **({} if corpus.pairs is None else {"parallel": asdict(corpus.pairs)}),
-    }
+    settings = {**_corpus_settings(corpus, first.texts), "held_out": held_out, "unique": unique, "limit": limit}
     plan = {"fingerprint": loaded.fingerprint, "shard_tokens": shard_tokens, "settings": settings}
     if finished := finished_index(Path(output), plan):
         return {**finished, "unknown_word_rate": unknown}
@@ -219,6 +210,17 @@ def prepare(
     if corpus.pairs is not None:
         warn_of_left_out(index["counts"], corpus.pairs)
     return {**index, "unknown_word_rate": unknown}
+
+
+def _corpus_settings(corpus: Corpus, first: list[str]) -> dict[str, Any]:
+    """What the units of a corpus depend on; `first` are the texts of the first one."""
+    return {
+        "files": {str(path): path.stat().st_size for path in corpus.files},
+        **({} if corpus.files else {"texts": _digest(first)}),
+        "reading": _read_settings(corpus.options),
+        "unit_characters": work_units.UNIT_CHARACTERS,
+        **({} if corpus.pairs is None else {"parallel": asdict(corpus.pairs)}),
+    }
 
 
 def _loaded(tokenizer: str | Path | Tokenizer) -> Tokenizer:
