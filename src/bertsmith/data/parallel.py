@@ -21,7 +21,7 @@ from bertsmith.data import formats
 from bertsmith.data.corpus import Corpus, ReadOptions, format_by_extension
 from bertsmith.data.in_memory import Texts, is_missing, is_table, rows_of
 from bertsmith.data.shards.format import EncodedDocuments
-from bertsmith.data.text_files import OpenFile, looks_like_path, printable, text_blocks
+from bertsmith.data.text_files import OpenFile, looks_like_path, one_line, printable, text_blocks
 from bertsmith.errors import ConfigError, DataError, DataWarning, SkippedWarning
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Document
@@ -197,11 +197,6 @@ def open_parallel(source: Any, options: ReadOptions | None = None, pairs: PairOp
 def pair_text(source: str, target: str) -> str:
     """A pair as two lines."""
     return f"{one_line(source)}\n{one_line(target)}"
-
-
-def one_line(text: str) -> str:
-    """The text without white space around it, and with spaces for line ends within it."""
-    return text.strip().replace("\n", " ")
 
 
 def warn_of_left_out(counts: Mapping[str, int], options: PairOptions) -> None:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.data.collate import collate
-from bertsmith.data.packing.parallel import source_frame, target_frame
-from bertsmith.data.parallel import one_line
+from bertsmith.data.text_files import one_line
 from bertsmith.encoders.encoder import EncoderDecoder
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.beam_search import Hypothesis, SearchSettings, beam_search
@@ -23,7 +22,7 @@ from bertsmith.inference.pipelines import string_list
 from bertsmith.inference.predictions import Predictions, Translated
 from bertsmith.model_io.model import Model
 from bertsmith.objectives.objective import Objective, at_least_float32
-from bertsmith.tokenizers.special_tokens import frame_texts
+from bertsmith.tokenizers.special_tokens import frame_texts, source_frame, target_frame
 from bertsmith.types import Encoding, Row
 
 

@@ -10,9 +10,10 @@ from data.packing.packing_fixtures import FIRST, FRAME, PADDING, SEPARATOR, STAR
 
 from bertsmith.data.collate import from_packed
 from bertsmith.data.packing.packing import PackedBatch
-from bertsmith.data.packing.parallel import Config, ParallelPacking, source_frame, target_frame
+from bertsmith.data.packing.parallel import Config, ParallelPacking
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError, SkippedWarning
+from bertsmith.tokenizers.special_tokens import source_frame, target_frame
 from bertsmith.types import Frame
 
 LENGTH = 32

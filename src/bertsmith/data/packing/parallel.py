@@ -14,9 +14,10 @@ import numpy as np
 
 from bertsmith.data.packing.bin_packing import BinPacking
 from bertsmith.data.packing.document_stream import DocumentIndex
-from bertsmith.data.packing.packing import Numbers, PackedBatch, Packing, RowLayout, Texts, end_token, row_layout
+from bertsmith.data.packing.packing import Numbers, PackedBatch, Packing, RowLayout, Texts, row_layout
 from bertsmith.data.shards import Shards
 from bertsmith.errors import DataError, SkippedWarning
+from bertsmith.tokenizers.special_tokens import source_frame, target_frame
 from bertsmith.types import Frame
 
 
@@ -31,28 +32,6 @@ class Config:
         source, target = (row_layout(shards, one, max_length=max_length, padding_id=padding_id) for one in frames)
         source.text_length(0, minimum=2)
         return ParallelPacking(shards, source, target, seed=seed)
-
-
-def source_frame(frame: Frame) -> Frame:
-    """A source text and the end token of a tokenizer's frame."""
-    return Frame(("a", _end(frame)), ("a", "b", _end(frame)))
-
-
-def target_frame(frame: Frame) -> Frame:
-    """The start token of a tokenizer's frame, or else its end token, and a target text without its end."""
-    first = frame.single[0]
-    start = first if isinstance(first, int) else _end(frame)
-    return Frame((start, "a"), (start, "a", "b"))
-
-
-def _end(frame: Frame) -> int:
-    end = end_token(frame)
-    if end is None:
-        raise DataError(
-            "translation needs a tokenizer with an end token: train another one, such as bertsmith tokenizer train "
-            "--kind byte_bpe, and prepare the shards again"
-        )
-    return end
 
 
 class ParallelPacking(BinPacking):
