@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
+# What the vector of a token depends on: all tokens of its text; it and those before it; it and those after it; or two
+# halves, one of each of these kinds
+Direction = Literal["both", "forward", "backward", "forward_and_backward"]
 IGNORE_INDEX = -100  # the label of a token or text that has no label
 
 
@@ -102,6 +105,7 @@ class Batch:
     labels: dict[str, Tensor] = field(default_factory=dict)  # by objective; IGNORE_INDEX or NaN for no label
     indices: dict[str, Tensor] = field(default_factory=dict)  # by objective: flat token indices [R] that it reads
     copies: dict[str, Tensor] = field(default_factory=dict)  # by objective: corrupted ids [B, L] that it alone reads
+    next_ids: Tensor | None = None  # [B] int64: the token that is read after each row, where rows continue each other
     # The second texts, which a decoder reads: its tokens attend to the tokens of this batch with their row and document
     # id. Rows may have another length. Its labels and indices are empty: those of this batch are read.
     target: Batch | None = None
@@ -157,7 +161,7 @@ class Encoding:
     pooled: Tensor | None = None  # [N, D] one vector per text
     layers: tuple[Tensor, ...] = ()  # on request: [B*L, D], the embeddings first, the last layer last
     attentions: tuple[Tensor, ...] = ()  # on request: [B, H, L, L] per layer
-    state: Any = None  # of a stateful encoder, for the next batch
+    state: tuple[Tensor, ...] | None = None  # of a stateful encoder, for the next batch: tensors [B, ...] by row
     target: Encoding | None = None  # of `Batch.target`, by the decoder of an encoder–decoder, at all its tokens
 
     def at(self, name: str) -> Tensor:
@@ -174,6 +178,7 @@ class Loss:
     counts: dict[str, Tensor]  # [] number of labels, or the sum of their class weights
     correct: dict[str, Tensor]  # [] number of correct predictions; absent for terms without an accuracy
     weights: dict[str, float]  # of the mean of each term in the total
+    state: tuple[Tensor, ...] = ()  # of a stateful encoder after this batch, without gradients
 
     def total(self, counts: Mapping[str, Tensor]) -> Tensor:
         """The total [], with the sum of each term divided by these counts."""

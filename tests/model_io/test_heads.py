@@ -226,7 +226,7 @@ def test_new_heads_on_a_trained_encoder(tmp_path: Path) -> None:
     settings = classify.Config(labels=COLOURS)
     made, words, facts = open_for(path, [settings], seed=1)
     assert list(made.objectives) == ["classify"]
-    assert made.objectives["classify"].config == settings.with_pooling(causal=False)
+    assert made.objectives["classify"].config == settings.with_pooling("both")
     assert words.fingerprint == tokenizer().fingerprint
     same_weights(made.encoder, model("masked_lm", "next_sentence").encoder)
     (note,) = facts.notes

@@ -210,12 +210,16 @@ def test_a_wrong_folder_is_a_one_line_error(command: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("command", ["show", "plot"])
-def test_damage_is_a_one_line_error_with_file_and_line(command: str, runs: Path) -> None:
+def test_damage_is_named_with_file_and_line(command: str, runs: Path) -> None:
     with (runs / "first" / "events.jsonl").open("a", encoding="utf-8") as file:
         file.write("{oops\n")
     done = call("runs", command, runs / "first")
+    assert done.returncode == 0
+    assert command == "plot" or "events.jsonl:52 is not an event and was skipped" in " ".join(done.stdout.split())
+    (runs / "first" / "events.jsonl").write_text("{oops\n" * 2, encoding="utf-8")
+    done = call("runs", command, runs / "first")
     assert (done.returncode, done.stderr.count("\n")) == (65, 1)
-    assert "events.jsonl:52 is not an event" in done.stderr
+    assert "events.jsonl:1 is not an event: it is not JSON; nor is any other line: remove" in done.stderr
     (runs / "second" / "recipe.json").write_text("{", encoding="utf-8")
     done = call("runs", command, runs / "second")
     assert (done.returncode, done.stderr.count("\n")) == (65, 1)

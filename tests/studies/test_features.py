@@ -20,7 +20,7 @@ from bertsmith.reports.run_history import read_run
 from bertsmith.studies import features as study
 from bertsmith.studies.features import feature_config, features
 from bertsmith.studies.published import FEATURES
-from bertsmith.training import finetune_data
+from bertsmith.training import finetune_loader
 from bertsmith.training.finetune import finetune
 from bertsmith.training.finetune_data import build_task
 from bertsmith.training.log import last_of_each_step, read_events
@@ -152,10 +152,10 @@ def test_an_interrupted_study_resumes(model: Path, tmp_path: Path, monkeypatch: 
             raise KeyboardInterrupt
         return feeder(self, step)
 
-    feeder = finetune_data.FinetuneLoader.__call__
+    feeder = finetune_loader.FinetuneLoader.__call__
     with monkeypatch.context() as patch:
         patch.setattr(study, "finetune", stopped)
-        patch.setattr(finetune_data.FinetuneLoader, "__call__", interrupted)
+        patch.setattr(finetune_loader.FinetuneLoader, "__call__", interrupted)
         with pytest.raises(KeyboardInterrupt):
             features(tuning, tmp_path / "again", **how)
     assert list((tmp_path / "again" / "top" / "seed-1" / "checkpoints").iterdir())

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from model_fixtures import VOCABULARY, randomize_weights, small_bert_config
+from training.column_fixtures import column_trainer
 from training.test_trainer import Poisoned, bert_feed
 from training.training_fixtures import feed, toy_batch, trainer
 
@@ -111,6 +112,20 @@ def scored(world: World) -> dict[str, Any]:
     return {"loss": scores.loss, "counts": scores.counts}
 
 
+def stateful(world: World, folder: Path) -> dict[str, Any]:
+    """An AWD-LSTM over columns of text: two steps on one rank, two more on the ranks of this world."""
+    before = column_trainer(World(), folder / f"before-{world.rank}")
+    first = [next(before).loss for _ in range(2)]
+    after = column_trainer(world, folder / "after")
+    after.load(before.state() if world.is_main else None)
+    losses = [*first, *(next(after).loss for _ in range(2))]
+    state = after.state()
+    if world.is_main:
+        with Checkpoints(folder / "stateful") as checkpoints:
+            checkpoints.save(state)
+    return {"losses": losses, "state": [tensor.tolist() for tensor in state.recurrent]}
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     with join_process_group("cpu") as world:
@@ -124,6 +139,7 @@ def main(folder: Path) -> None:
             "nan": one_rank_has_nan(world),
             "clocks": clocks_differ(world),
             "scored": scored(world),
+            "stateful": stateful(world, folder),
         }
         (folder / f"{world.rank}.json").write_text(json.dumps(results))
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from training import ranks
+from training.column_fixtures import column_trainer
 from training.training_fixtures import toy_batch, trainer
 
 from bertsmith.training.checkpoints import Checkpoints
@@ -168,3 +169,17 @@ def test_under_torchrun_a_second_signal_is_ignored(monkeypatch: pytest.MonkeyPat
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1)
+
+
+def test_recurrent_state_on_one_rank_then_two_then_one(ranks_results: Any, tmp_path: Path) -> None:
+    folder, first, second = ranks_results
+    trainer = column_trainer(World(), tmp_path)
+    expected = [next(trainer).loss for _ in range(4)]
+    state = trainer.state().recurrent
+    for results in (first["stateful"], second["stateful"]):
+        assert results["losses"] == pytest.approx(expected, rel=1e-5)
+        assert all(torch.allclose(torch.tensor(a), b, atol=1e-5) for a, b in zip(results["state"], state, strict=True))
+    resumed = column_trainer(World(), tmp_path / "again")
+    with Checkpoints(folder / "stateful") as checkpoints:
+        resumed.load(checkpoints.resume().state)
+    assert [next(resumed).loss for _ in range(2)] == pytest.approx([next(trainer).loss for _ in range(2)], rel=1e-5)

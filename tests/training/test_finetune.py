@@ -317,7 +317,7 @@ def test_bad_input(model: Path, tmp_path: Path) -> None:
         finetune(config.override(tuning, ["micro_batch_size=5"]), tmp_path / "r", device="cpu", quiet=True)
     one = ["finetune", model, "-t", "classification", "-o", tmp_path / "r", "--device", "cpu"]
     process = call(*one, "--learning-rates", "fast")
-    assert (process.returncode, "comma-separated numbers" in process.stderr) == (78, True)
+    assert (process.returncode, "expected positive numbers, such as 2e-5" in process.stderr) == (78, True)
     process = call(*one, "--seeds", "2", "--resume", "never")
     assert (process.returncode, "--resume is for a single run" in process.stderr) == (2, True)
     process = call("finetune", model, "-t", "classificaton", "-o", tmp_path / "r", "--device", "cpu")

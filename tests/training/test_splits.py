@@ -25,7 +25,7 @@ def written(path: Path, rows: int) -> Path:
 def split(folder: Path, *changes: str, rows: int = 1000, dev: bool = False) -> tuple[list[Example], list[Example]]:
     files = {"train": written(folder / "train.csv", rows)}
     files |= {"dev": written(folder / "dev.csv", 10)} if dev else {}
-    tuning = make_finetune_config("classification", folder, files, changes)
+    tuning = make_finetune_config("classification", folder / "model", files, changes)
     return train_and_dev(tuning, build_task(tuning))
 
 

@@ -11,12 +11,9 @@ from torch import Tensor, nn
 
 from bertsmith.errors import BertsmithError
 from bertsmith.nn.layer_config import LayerConfig
-from bertsmith.types import Batch, Encoding
+from bertsmith.types import Batch, Direction, Encoding
 
 FOLDER = "bertsmith.encoders"
-# What the vector of a token depends on: all tokens of its text; it and the tokens before it; or two halves, one of
-# which depends on it and the tokens before it, the other on it and the tokens after it
-Direction = Literal["both", "forward", "forward_and_backward"]
 Input = Literal["ids", "characters"]
 
 
@@ -32,7 +29,7 @@ class Encoder(nn.Module):
     direction: Direction = "both"
     has_decoder: ClassVar[bool] = False  # an encoder–decoder: it also encodes `Batch.target`, see `EncoderDecoder`
     stateful: ClassVar[bool] = False  # continues from the state that the previous batch has left
-    compiles: ClassVar[bool] = True  # by torch.compile, as one graph
+    compiles: ClassVar[bool] = True  # by torch.compile, as one graph; false: it is neither compiled nor captured
     starts_texts: ClassVar[bool] = True  # pre-training texts begin with the start token of the tokenizer
     reads: ClassVar[frozenset[Input]] = frozenset({"ids"})
 
@@ -48,7 +45,8 @@ class Encoder(nn.Module):
     ) -> Encoding:
         """The encoding of a batch.
 
-        `state`: `Encoding.state` of the previous batch, for stateful encoders; a `KVCache` in generation. `indices`: by
+        `state`: `Encoding.state` of the previous batch, for stateful encoders, which start anew in rows whose first
+        position is 0; without it in all rows. A `KVCache` in generation. `indices`: by
         objective, flat token indices [R]; where given, the last layer is computed only there. `pool`: also one vector
         per text, where the encoder has a pooler. `return_layers`, `return_attentions`: also the outputs of all layers
         and their attention probabilities.
@@ -66,6 +64,15 @@ class Encoder(nn.Module):
     def execution_order(self) -> list[nn.Module]:
         """Its modules in the order in which a token passes through them; shared modules appear repeatedly."""
         return self.layer_groups()
+
+    def init_weights(self) -> None:
+        """Gives all its weights new values."""
+        self.layer_config.init_weights(self)
+
+    @property
+    def layer_widths(self) -> tuple[int, ...]:
+        """The width of the embeddings and of each layer, in an encoding with layers."""
+        return (self.width,) * (self.layers + 1)
 
     @property
     def token_embeddings(self) -> Tensor | None:

@@ -41,7 +41,7 @@ class Config(TransformerConfig):
     @property
     def head_layer_config(self) -> LayerConfig:
         """The softmax of the language model is the token table; classifiers have no bias (P-GPT1 eq. 2 and 3)."""
-        return replace(self.layer_config, lm_head_transform=False, classifier_bias=False)
+        return replace(self.layer_config, lm_head_transform=False, lm_head_bias=False, classifier_bias=False)
 
     def build(self) -> GPT:
         return GPT(self)

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith import config as registry
+from bertsmith.config import did_you_mean
 from bertsmith.encoders.encoder import Encoder, EncoderConfig
-from bertsmith.errors import BertsmithError, DataError, FolderWarning
+from bertsmith.errors import BertsmithError, ConfigError, DataError, FolderWarning
 from bertsmith.model_io.folder_tokenizer import check_fits, vocabulary_of
 from bertsmith.model_io.huggingface.format import TransformersFormat, architectures_of, format_of_config
 from bertsmith.model_io.model import Model, build_context
@@ -75,18 +76,17 @@ class Loader:
         new_heads: Iterable[str | ObjectiveConfig] | Mapping[str, ObjectiveConfig] = (),
         keep_pooler: bool = True,
         dropout: float | None = None,
+        encoder: Mapping[str, Any] | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> Model:
         """The model with these objectives, or else with all of the folder, for this tokenizer's ids.
 
         `keep_pooler`: a pooler that no objective reads stays in the encoder. `dropout`: everywhere in the encoder,
-        instead of the folder's.
+        instead of the folder's, as are the other settings in `encoder`.
         """
         config = self.format.read_encoder(self.reader, self.shapes())
-        if dropout is not None:
-            names = {item.name for item in fields(config)} & {"dropout", "attention_dropout"}
-            config = replace(config, **dict.fromkeys(names, dropout))
+        config = with_settings(config, dropout=dropout, changes=encoder or {})
         self._check_constants(config)
         complete = objectives is None
         if objectives is None:
@@ -269,6 +269,23 @@ class Loader:
             self.weights.fill(self.names[name], stored)
             part.copy_(self.format.from_file(name, stored, config))
         return target
+
+
+def with_settings(config: Any, *, dropout: float | None, changes: Mapping[str, Any]) -> Any:
+    """An encoder's settings with another dropout and other changes, none of which may affect its weights."""
+    kind, known = type(config).__module__.rpartition(".")[2], {item.name for item in fields(config)}
+    free = sorted(name for name in known if "dropout" in name or name == "bptt")
+    if dropout is not None:
+        names = known & {"dropout", "attention_dropout"}
+        if not names:
+            options = ", ".join(f"encoder.{name}" for name in free) or "none"
+            raise ConfigError(f"dropout={dropout:g}: {kind} has no single dropout; its settings are {options}")
+        config = replace(config, **dict.fromkeys(names, dropout))
+    for name in changes:
+        if name not in free:
+            near = did_you_mean(name, free)
+            raise ConfigError(f"encoder.{name} cannot be changed in fine-tuning, only {', '.join(free)}{near}")
+    return registry.update(config, changes) if changes else config
 
 
 def _fill_buffers(model: Model, built: Model) -> None:

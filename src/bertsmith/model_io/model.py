@@ -35,7 +35,7 @@ class Model(nn.Module):
             if objective.reads_pooled and not encoder.has_pooler:
                 missing = "but the encoder has no pooler: set encoder.pooler=true"
                 raise ConfigError(f"{objective.name} reads the pooled vector of each text, {missing}")
-            if objective.causal and encoder.direction == "both":
+            if objective.causal and encoder.direction not in ("forward", "backward"):
                 raise ConfigError(
                     f"{objective.name} predicts the next token: it needs a causal encoder, set encoder.causal=true"
                 )
@@ -74,18 +74,29 @@ class Model(nn.Module):
         """The number of labels [] of a corrupted batch, by loss term."""
         return {part: count for objective in self._each() for part, count in objective.counts(batch).items()}
 
-    def forward(self, batch: Batch) -> Loss:
-        """The loss of a corrupted batch; the encoder computes its last layer only at tokens that objectives read."""
+    @property
+    def compiles(self) -> bool:
+        """Whether torch.compile and CUDA graphs suit the encoder."""
+        return self.encoder.compiles
+
+    def forward(self, batch: Batch, state: tuple[Tensor, ...] | None = None) -> Loss:
+        """The loss of a corrupted batch; the encoder computes its last layer only at tokens that objectives read.
+
+        `state`: of a stateful encoder, `Loss.state` of the batch before.
+        """
         table = self.encoder.token_embeddings
         losses: list[Loss] = []
         for objective in self._each():
             batch, loss = objective.sample_replacements(batch, self.encoder.embed, table)
             losses += [] if loss is None else [loss]
-        copies = [(batch.replace(input_ids=ids), [self._head(name)]) for name, ids in batch.copies.items()]
-        for one, some in [(batch, [head for head in self._each() if not head.reads_copy]), *copies]:
-            encoding = self._encode(one, some)
-            losses += [objective.loss(encoding, one, self._table(objective)) for objective in some]
-        return reduce(add, losses)
+        shared = [head for head in self._each() if not head.reads_copy]
+        encoding = self._encode(batch, shared, state)
+        losses += [objective.loss(encoding, batch, self._table(objective)) for objective in shared]
+        for name, ids in batch.copies.items():
+            copy = batch.replace(input_ids=ids)
+            losses.append(self._head(name).loss(self._encode(copy, [self._head(name)]), copy, table))
+        after = tuple(tensor.detach() for tensor in encoding.state or ())
+        return replace(reduce(add, losses), state=after)
 
     def predict(self, batch: Batch, name: str) -> Tensor:
         """The logits of one objective for an uncorrupted batch, at its indices, or at every token where it has none."""
@@ -97,7 +108,7 @@ class Model(nn.Module):
             batch = batch.replace(indices={**batch.indices, name: everywhere})
         return objective.predict(self._encode(batch, [objective]), batch, self._table(objective))
 
-    def _encode(self, batch: Batch, objectives: list[Objective]) -> Encoding:
+    def _encode(self, batch: Batch, objectives: list[Objective], state: tuple[Tensor, ...] | None = None) -> Encoding:
         """The encoding with what these objectives read."""
         indices: dict[str, Tensor] = {}
         for objective in objectives:
@@ -113,6 +124,7 @@ class Model(nn.Module):
         all_tokens = return_layers or any(objective.reads_all_tokens for objective in objectives)
         encoding: Encoding = self.encoder(
             batch.replace(indices=indices),
+            state,
             indices=None if all_tokens else indices,
             pool=any(objective.reads_pooled for objective in objectives),
             return_layers=return_layers,
@@ -181,10 +193,11 @@ def build_context(encoder: Encoder, *, vocabulary: Vocabulary | None, seed: int)
     return BuildContext(
         width=encoder.width,
         layers=encoder.layers,
+        layer_widths=encoder.layer_widths,
         vocab_size=size,
         embedding_width=None if table is None else table.shape[1],
         vocabulary=vocabulary,
         layer_config=encoder.layer_config,
-        causal=encoder.direction == "forward",
+        direction=encoder.direction,
         seed=seed,
     )

@@ -125,18 +125,20 @@ def open_for(
     keep: Iterable[str | ObjectiveConfig] = (),
     tokenizer: str | Path | None = None,
     dropout: float | None = None,
+    encoder: Mapping[str, Any] | None = None,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Model, Tokenizer, FolderFacts]:
     """The encoder of a folder with new heads for fine-tuning, which may have names; heads in `keep` are loaded.
 
     New weights depend on `seed` alone. A pooler that no head reads is removed. A note lists new and unused weights.
-    `dropout`: of the encoder, instead of the folder's.
+    `dropout`: of the encoder, instead of the folder's, as are the other settings in `encoder`.
     """
     wanted = objectives if isinstance(objectives, Mapping) else {name_of(settings): settings for settings in objectives}
     if twice := set(wanted) & set(map(_name, keep := list(keep))):
         raise BertsmithError(f"{sorted(twice)[0]} cannot be both kept and new")
     options: dict[str, Any] = {"objectives": keep, "new_heads": wanted, "keep_pooler": False, "dropout": dropout}
+    options["encoder"] = encoder or {}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return _opened(folder, tokenizer, **options, seed=seed, dtype=dtype)

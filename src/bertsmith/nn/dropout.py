@@ -1,4 +1,7 @@
-"""Dropout from a cheap integer hash where training steps are compiled for CUDA. T tokens, D width."""
+"""Dropout from a cheap integer hash where training steps are compiled for CUDA, and dropout of recurrent networks.
+
+T tokens, D width, N texts, M tokens of the longest.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,14 @@ def drop_by(x_TD: Tensor, random: list[Tensor], probability: float) -> Tensor:
     token_T, column_D = random
     kept_TD = token_T[:, None] * column_D >= keep_threshold(probability)
     return torch.where(kept_TD, x_TD * (1 / (1 - probability)), 0.0)
+
+
+def drop_variational(x_NMD: Tensor, probability: float, *, training: bool) -> Tensor:
+    """Drops the same elements of all tokens of a text (Gal and Ghahramani 2016)."""
+    if not training or probability == 0:
+        return x_NMD
+    kept_N1D = torch.empty_like(x_NMD[:, :1]).bernoulli_(1 - probability).div_(1 - probability)
+    return x_NMD * kept_N1D
 
 
 def draw(sizes: Sequence[int], device: torch.device) -> list[Tensor]:

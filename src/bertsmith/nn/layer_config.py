@@ -21,7 +21,8 @@ class LayerConfig:
     dropout: float = 0.0  # on the output of each attention and feed-forward sub-layer
     attention_dropout: float = 0.0  # on attention probabilities
     lm_head_activation: str = ""  # activation of the MLM head; empty: `activation`
-    lm_head_transform: bool = True  # linear layer, activation, norm and bias in LM heads; false: the token table alone
+    lm_head_transform: bool = True  # linear layer, activation and norm in LM heads; false: the token table alone
+    lm_head_bias: bool = True  # of the logits in LM heads
     classifier_bias: bool = True  # of the output layers of text classification and regression
     biases: bool = True  # of layer norms, of the linear layers in blocks and of the one in the MLM head
 

@@ -101,17 +101,23 @@ class LayerMix(nn.Module):
     The sum is scale * (softmax(w) . layers), with equal weights at first (P-ELMo eq. 1).
     """
 
-    def __init__(self, layers: LayerChoice, *, width: int, layer_count: int) -> None:
+    def __init__(
+        self, layers: LayerChoice, *, width: int, layer_count: int, layer_widths: tuple[int, ...] = ()
+    ) -> None:
+        """`width`: of all layers, unless `layer_widths` lists that of each."""
         super().__init__()
         self.chosen = SLICES[layers]
+        widths = (layer_widths or (width,) * (layer_count + 1))[self.chosen]
+        if layers in SUMS and len(set(widths)) > 1:
+            raise ConfigError(f"layers={layers}: the encoder's layers have different widths: use layers=top")
         count = len(range(layer_count + 1)[self.chosen])
         if layers.startswith("last_four") and layer_count < 4:
             raise ConfigError(f"layers={layers}: the encoder has only {layer_count} layers")
         if layers == "second_to_last" and layer_count < 2:
             raise ConfigError(f"layers={layers}: the encoder has only {layer_count} layer")
         self.reads_all_layers = layers != "top"
-        self.width = width * count if layers == "last_four_concat" else width
         self.sums = layers in SUMS
+        self.width = widths[0] if self.sums else sum(widths)
         if self.sums:
             self.weights = nn.Parameter(torch.zeros(count))
             self.scale = nn.Parameter(torch.ones(1))
@@ -134,13 +140,14 @@ class TextPooler(nn.Module):
     """One vector per text.
 
     pooler: the encoder's pooler over the first token. cls, last: the hidden state of the first or last token. mean: the
-    mean over all tokens. concat: last, maximum and mean concatenated (P-ULMFiT §3.3). With a recurrent network, all but
-    `pooler` read its output.
+    mean over all tokens. concat: the token read last, the maximum and the mean, concatenated (P-ULMFiT §3.3). With a
+    recurrent network, all but `pooler` read its output.
     """
 
-    def __init__(self, pooling: Pooling, layers: LayerMix, recurrent: BiLSTM | None) -> None:
+    def __init__(self, pooling: Pooling, layers: LayerMix, recurrent: BiLSTM | None, *, backward: bool = False) -> None:
+        """`backward`: the encoder reads the first token last."""
         super().__init__()
-        self.pooling, self.layers, self.recurrent = pooling, layers, recurrent
+        self.pooling, self.layers, self.recurrent, self.backward = pooling, layers, recurrent, backward
         width = layers.width if recurrent is None else recurrent.width
         self.width = width * (3 if pooling == "concat" else 1)
         self.reads_pooled = pooling == "pooler"
@@ -164,4 +171,5 @@ class TextPooler(nn.Module):
         texts = TextTokens.of(batch)
         if self.pooling == "mean":
             return texts.mean(x_TW)
-        return torch.cat((x_TW[texts.last()], texts.max(x_TW), texts.mean(x_TW)), -1)
+        end_N = batch.cls_positions.clamp(min=0) if self.backward else texts.last()
+        return torch.cat((x_TW[end_N], texts.max(x_TW), texts.mean(x_TW)), -1)

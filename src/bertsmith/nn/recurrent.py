@@ -5,8 +5,17 @@ torch cannot compile an LSTM: a compiled model has a graph break here.
 
 from __future__ import annotations
 
+import math
+import warnings
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+# the dropped matrix is a new one in every forward, so that cuDNN has to copy the weights together
+warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk of memory")
 
 
 class BiLSTM(nn.Module):
@@ -31,3 +40,34 @@ class BiLSTM(nn.Module):
             backward_NMW, _ = backward(x_NMD.gather(1, reverse_NM1.expand_as(x_NMD)))
             x_NMD = torch.cat((forward_NMW, backward_NMW.gather(1, reverse_NM1.expand_as(backward_NMW))), -1)
         return x_NMD
+
+
+class WeightDropLSTM(nn.Module):
+    """An LSTM layer with dropout on its hidden-to-hidden matrix (DropConnect; Merity et al. 2018, §2).
+
+    The same elements of the matrix are dropped at all tokens, and cuDNN's kernels serve.
+    """
+
+    stacks: ClassVar[Mapping[str, int]] = {"weight_ih": 4, "weight_hh": 4}  # see `optimizers.weights_of`
+
+    def __init__(self, width: int, hidden: int, *, weight_dropout: float = 0.0) -> None:
+        super().__init__()
+        self.width, self.weight_dropout = hidden, weight_dropout
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden, width))
+        self.weight_hh = nn.Parameter(torch.empty(4 * hidden, hidden))
+        self.bias_ih = nn.Parameter(torch.empty(4 * hidden))
+        self.bias_hh = nn.Parameter(torch.empty(4 * hidden))
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """As `nn.LSTM`: uniform within 1/√W."""
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -1 / math.sqrt(self.width), 1 / math.sqrt(self.width))
+
+    def forward(self, x_NMD: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """[N, M, D] and the hidden and cell state [N, W] before -> [N, M, W] and the state after the last token."""
+        weight_hh = F.dropout(self.weight_hh, self.weight_dropout, self.training)
+        weights = [self.weight_ih, weight_hh, self.bias_ih, self.bias_hh]
+        before = [each[None].to(x_NMD.dtype) for each in state]
+        out_NMW, hidden_1NW, cell_1NW = torch._VF.lstm(x_NMD, before, weights, True, 1, 0.0, self.training, False, True)
+        return out_NMW, (hidden_1NW[0], cell_1NW[0])

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
+from bertsmith.nn.batch_norm_head import BatchNormHead
 from bertsmith.nn.pooling import POOLINGS, LayerChoice, LayerMix, Pooling, Recurrent, TextPooler, check_layers
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives.objective import BuildContext, Objective
-from bertsmith.types import Batch, Encoding
+from bertsmith.types import Batch, Direction, Encoding
 
 
 def default_names(count: int) -> tuple[str, ...]:
@@ -86,7 +87,10 @@ class TextConfig(RecurrentConfig):
     """Settings of heads that read one vector per text."""
 
     dropout: float = 0.1  # on the vector of each text
-    pooling: Pooling = "auto"  # how a text becomes one vector; auto: last for causal encoders, else pooler or cls
+    hidden: int = 0  # width of a hidden layer, with batch normalisation before it and after it (P-ULMFiT §3.3); 0: none
+    hidden_dropout: float = 0.1  # on the hidden layer
+    # how a text becomes one vector; auto: the token that a causal encoder reads last, else pooler or cls
+    pooling: Pooling = "auto"
     layers: LayerChoice = "top"  # which layers of the encoder are read
     both_orders: bool = False  # read each pair of texts in both orders and add the two vectors (P-GPT1 §3.3)
     weight: float = 1.0  # of its mean loss in the total
@@ -94,7 +98,10 @@ class TextConfig(RecurrentConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_dropout(self.dropout)
+        check_dropout(self.hidden_dropout, "hidden_dropout")
         check_layers(self.layers)
+        if self.hidden < 0:
+            raise ConfigError(f"hidden={self.hidden} must be at least 0")
         if self.pooling not in POOLINGS:
             raise ConfigError(f"pooling={self.pooling} must be one of {', '.join(POOLINGS)}")
         if self.pooling == "pooler" and self.layers != "top":
@@ -104,12 +111,12 @@ class TextConfig(RecurrentConfig):
                 f"pooling=pooler reads the encoder: with recurrent={self.recurrent}, use pooling=cls, last or mean"
             )
 
-    def with_pooling(self, *, causal: bool) -> Self:
-        """With the pooling that auto means; the first token of a causal encoder attends to itself alone."""
+    def with_pooling(self, direction: Direction) -> Self:
+        """With the pooling that auto means; the token that a causal encoder reads first depends on itself alone."""
         if self.pooling != "auto":
             return self
-        pooled = self.layers == "top" and self.recurrent == "none"
-        return replace(self, pooling="last" if causal else "pooler" if pooled else "cls")
+        pooled = self.layers == "top" and self.recurrent == "none" and direction == "both"
+        return replace(self, pooling="last" if direction == "forward" else "pooler" if pooled else "cls")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,21 +137,27 @@ class TextHead(Objective):
 
     def __init__(self, config: TextConfig, context: BuildContext, *, outputs: int) -> None:
         super().__init__(weight=config.weight)
-        self.config = config = config.with_pooling(causal=context.causal)
-        layers = LayerMix(config.layers, width=context.width, layer_count=context.layers)
-        self.pooling = TextPooler(config.pooling, layers, config.build_recurrent(layers.width))
+        self.config = config = config.with_pooling(context.direction)
+        layers = LayerMix(
+            config.layers, width=context.width, layer_count=context.layers, layer_widths=context.layer_widths
+        )
+        backward = context.direction == "backward"
+        self.pooling = TextPooler(config.pooling, layers, config.build_recurrent(layers.width), backward=backward)
         self.reads_pooled = self.pooling.reads_pooled
         self.reads_all_tokens, self.reads_all_layers = self.pooling.reads_all_tokens, self.pooling.reads_all_layers
         self.dropout = nn.Dropout(config.dropout)
         # transformers' heads for multiple choice always have a bias
         bias = context.layer_config.classifier_bias or self.several_rows
-        self.head = nn.Linear(self.pooling.width, outputs, bias=bias)
+        self.head: nn.Linear | BatchNormHead = nn.Linear(self.pooling.width, outputs, bias=bias)
+        if config.hidden:
+            rates = {"dropout": config.dropout, "hidden_dropout": config.hidden_dropout}
+            self.head = BatchNormHead(self.pooling.width, config.hidden, outputs, **rates)
         context.layer_config.init_weights(self)
 
     def has_transformers_head(self, pooling: str) -> bool:
         """transformers reads the top layer of one text."""
         config = self.config
-        plain = config.layers == "top" and config.recurrent == "none" and not config.both_orders
+        plain = config.layers == "top" and config.recurrent == "none" and not (config.both_orders or config.hidden)
         return plain and config.pooling == pooling
 
     def indices(self, batch: Batch) -> Tensor:
@@ -157,7 +170,10 @@ class TextHead(Objective):
         if self.config.both_orders:  # texts 2n and 2n + 1
             number_N = torch.arange(len(x_NW), device=x_NW.device)
             x_NW = x_NW + x_NW[(number_N ^ 1).clamp(max=len(x_NW) - 1)]
-        logits: Tensor = self.head(self.dropout(x_NW))
+        if isinstance(self.head, BatchNormHead):
+            logits: Tensor = self.head(x_NW, batch.cls_positions >= 0)
+        else:
+            logits = self.head(self.dropout(x_NW))
         return logits
 
 

@@ -23,7 +23,7 @@ MOST_LOGITS = 1 << 28  # in float32 at once: 1 GiB
 class LanguageModelHead(Objective):
     """Linear layer, activation, layer norm, then the transposed token table and a bias (bert: run_pretraining.py).
 
-    With lm_head_transform=false of the encoder's `LayerConfig`, the transposed token table alone (P-GPT1 eq. 2).
+    The encoder's `LayerConfig` leaves out parts: GPT-1 has the transposed token table alone (P-GPT1 eq. 2).
     """
 
     bias: nn.Parameter | None
@@ -36,9 +36,7 @@ class LanguageModelHead(Objective):
         )
         self.activation = get_activation(layers.lm_head_activation or layers.activation)
         self.norm = layers.layer_norm(output_width) if layers.lm_head_transform else None
-        self.register_parameter(
-            "bias", nn.Parameter(torch.zeros(context.vocab_size)) if layers.lm_head_transform else None
-        )
+        self.register_parameter("bias", nn.Parameter(torch.zeros(context.vocab_size)) if layers.lm_head_bias else None)
         self.tied, self.classes = context.embedding_width is not None, context.vocab_size
         self.output = None if self.tied else nn.Embedding(context.vocab_size, output_width)
         layers.init_weights(self)
@@ -66,12 +64,18 @@ class LanguageModelHead(Objective):
 
         Elsewhere, rows with more than `MOST_LOGITS` logits are computed part by part, and again in the backward.
         """
+        if not self.fusable:
+            return super().loss(encoding, batch, table)
+        return self.hidden_loss(self.hidden(encoding), batch, table)
+
+    def hidden_loss(self, x_RD: Tensor, batch: Batch, table: Tensor | None) -> Loss:
+        """The cross entropy of hidden states of the encoder [R, D]."""
         table_VE, labels_R = self._output_table(table), self.labels(batch)
         rows = max(1, MOST_LOGITS // len(table_VE))
-        fused = trains_in_half_precision(encoding.last_hidden) and torch.compiler.is_compiling()
-        if not self.fusable or not (fused or len(labels_R) > rows):
-            return super().loss(encoding, batch, table)
-        x_RE = self._transformed(encoding)
+        fused = trains_in_half_precision(x_RD) and torch.compiler.is_compiling()
+        if not (fused or len(labels_R) > rows):
+            return self.loss_from_logits(self.logits(x_RD, table), batch)
+        x_RE = self._transformed(x_RD)
         if fused:
             from bertsmith.nn.kernels.cross_entropy import linear_cross_entropy  # imports triton
 
@@ -85,7 +89,15 @@ class LanguageModelHead(Objective):
 
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Tensor:
         """The logits over the vocabulary at each selected token [R, V]."""
-        return F.linear(self._transformed(encoding), self._output_table(table), self.bias)
+        return self.logits(self.hidden(encoding), table)
+
+    def logits(self, x_RD: Tensor, table: Tensor | None) -> Tensor:
+        """The logits over the vocabulary [R, V] of hidden states of the encoder."""
+        return F.linear(self._transformed(x_RD), self._output_table(table), self.bias)
+
+    def hidden(self, encoding: Encoding) -> Tensor:
+        """The hidden states that it reads [R, D]."""
+        return encoding.at(self.name) if self.name in encoding.selections else encoding.last_hidden
 
     def _output_table(self, table: Tensor | None) -> Tensor:
         if self.output is not None:
@@ -93,8 +105,7 @@ class LanguageModelHead(Objective):
         assert table is not None, "a tied head is built for an encoder with a token table"
         return table
 
-    def _transformed(self, encoding: Encoding) -> Tensor:
-        x_RD = encoding.at(self.name) if self.name in encoding.selections else encoding.last_hidden
+    def _transformed(self, x_RD: Tensor) -> Tensor:
         if self.transform is None or self.norm is None:
             return x_RD
         x_RE: Tensor = self.norm(self.activation(self.transform(x_RD)))

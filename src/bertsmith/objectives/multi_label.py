@@ -48,11 +48,12 @@ class MultiLabel(TextHead):
 
     def __init__(self, config: Config, context: BuildContext) -> None:
         super().__init__(config, context, outputs=len(config.labels))
+        self.label_count = len(config.labels)
         self.register_buffer("positive_weights", weight_tensor(config.positive_weights), persistent=False)
 
     def labels(self, batch: Batch) -> Tensor:
         """The labels [N, K]; one column of NaN stands for all where no text of the batch has labels."""
-        return super().labels(batch).expand(-1, self.head.out_features)
+        return super().labels(batch).expand(-1, self.label_count)
 
     def label_mask(self, batch: Batch) -> Tensor:
         """Known labels [N, K] bool."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from bertsmith import config as registry
 from bertsmith.errors import BertsmithError
 from bertsmith.nn.layer_config import LayerConfig
-from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Row, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Batch, Direction, Encoding, Loss, Row, Vocabulary
 
 FOLDER = "bertsmith.objectives"
 Embed = Callable[[Batch], Tensor]  # an encoder's `embed`: the embeddings [T, E] of a batch
@@ -233,11 +233,12 @@ class BuildContext:
 
     width: int  # of the encoder's hidden states
     layers: int = 0  # of the encoder, without the embeddings
+    layer_widths: tuple[int, ...] = ()  # of the encoder's embeddings and layers, where they differ
     vocab_size: int  # rows of the token table
     embedding_width: int | None = None  # of the encoder's token table; None: the encoder has none
     vocabulary: Vocabulary | None = None  # needed to corrupt batches, not to compute losses or predictions
     layer_config: LayerConfig = field(default_factory=LayerConfig)
-    causal: bool = False  # tokens attend to earlier tokens only
+    direction: Direction = "both"  # of the encoder
     seed: int = 0  # of the corruption
 
 

@@ -47,7 +47,9 @@ class Tag(Objective):
     def __init__(self, config: Config, context: BuildContext) -> None:
         super().__init__(weight=config.weight)
         self.config = config
-        self.layers = LayerMix(config.layers, width=context.width, layer_count=context.layers)
+        self.layers = LayerMix(
+            config.layers, width=context.width, layer_count=context.layers, layer_widths=context.layer_widths
+        )
         self.reads_all_layers = self.layers.reads_all_layers or config.recurrent == "bilstm"  # which reads every token
         self.recurrent = config.build_recurrent(self.layers.width)
         width = self.layers.width if self.recurrent is None else self.recurrent.width

@@ -248,6 +248,9 @@ def _lock_is_refused(folder: str | Path) -> bool:
 
 def _history(folder: Path, reader: EventReader, *, locked: bool) -> RunHistory:
     events, restarts = reader.other_events, Restarts(reader.other_events)
+    if reader.skipped and not events and not reader.steps():
+        found = reader.skipped[0].replace(" and was skipped", "")
+        raise DataError(f"{folder / found}; nor is any other line: remove the file to continue without its curves")
     starts, steps = restarts.starts, restarts.steps(reader.steps())
     numbers = steps["step"].astype(np.int64) if steps else np.zeros(0, dtype=np.int64)
     curves = {name: Curve(numbers, values) for name, values in steps.items() if name not in NOT_CURVES}

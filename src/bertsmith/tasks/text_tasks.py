@@ -133,8 +133,8 @@ class ClassificationTask(TextTask, LabelTask):
             self._labels = _train_labels(self.name, examples)
             self._check_settings()
             return
-        labelled = [example for example in examples if example.gold is not None]
-        check_known_labels([(example.source, example.gold) for example in labelled], self.labels)
+        if labelled := [example for example in examples if example.gold is not None]:
+            check_known_labels([(example.source, example.gold) for example in labelled], self.labels)
 
     def target(self, example: Example) -> int | None:
         return None if example.gold is None else self.labels.index(example.gold)

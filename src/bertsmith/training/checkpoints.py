@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from bertsmith.system.durable import PARTIAL, Disk, WrittenFile, checksummed_jso
 FOLDER = "checkpoints"
 MANIFEST, PROGRESS = "manifest.json", "progress.json"
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
+RECURRENT = "recurrent_state.safetensors"  # of stateful encoders only
 FORMAT = 1
 MAX_MANIFEST_BYTES = 1 << 24
 MIN_KEPT = 2  # verified checkpoints that are never removed
@@ -38,6 +39,7 @@ class TrainingState:
     optimizer: dict[str, Tensor]
     progress: dict[str, Any]  # plain JSON: step, seconds, tokens
     environment: dict[str, Any] = field(default_factory=dict)  # plain JSON: versions, threads, ranks, device
+    recurrent: tuple[Tensor, ...] = ()  # state of a stateful encoder for the rows of the next step, [batch size, ...]
 
     @property
     def step(self) -> int:
@@ -45,7 +47,8 @@ class TrainingState:
 
     def check_finite(self) -> None:
         """Raises where a value is not finite: such a state must not replace a good one."""
-        for what, tensors in (("weight", self.weights), ("optimizer state", self.optimizer)):
+        recurrent = _numbered(self.recurrent)
+        for what, tensors in (("weight", self.weights), ("optimizer state", self.optimizer), ("state", recurrent)):
             for name, tensor in tensors.items():
                 if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                     raise BertsmithError(
@@ -82,11 +85,18 @@ def _contents(state: TrainingState, files: Mapping[str, bytes]) -> Iterator[tupl
     """The files of a checkpoint, one after another, so that only one is serialized at a time."""
     yield PROGRESS, json.dumps(state.progress, indent=1, allow_nan=False).encode()
     for name, data in files.items():
-        assert name not in {MANIFEST, PROGRESS, WEIGHTS, OPTIMIZER}, f"{name} is a reserved name"
+        assert name not in {MANIFEST, PROGRESS, WEIGHTS, OPTIMIZER, RECURRENT}, f"{name} is a reserved name"
         assert Path(name).name == name, f"{name} is not a plain file name"
         yield name, data
-    for name, tensors in ((WEIGHTS, state.weights), (OPTIMIZER, state.optimizer)):  # equal tensors give equal bytes
+    recurrent = [(RECURRENT, _numbered(state.recurrent))] if state.recurrent else []
+    for name, tensors in [(WEIGHTS, state.weights), (OPTIMIZER, state.optimizer), *recurrent]:
+        # equal tensors give equal bytes
         yield name, safetensors.save({key: tensors[key].detach().cpu().contiguous() for key in sorted(tensors)})
+
+
+def _numbered(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    """The tensors by their numbers, in an order that is also alphabetical."""
+    return {f"{number:04}": tensor for number, tensor in enumerate(tensors)}
 
 
 class Checkpoint:
@@ -126,10 +136,12 @@ class Checkpoint:
 
     def state(self) -> TrainingState:
         """The saved state, every file verified."""
-        for name in sorted(self.files.keys() - {PROGRESS, WEIGHTS, OPTIMIZER}):
+        for name in sorted(self.files.keys() - {PROGRESS, WEIGHTS, OPTIMIZER, RECURRENT}):
             self.read(name)
         weights, optimizer = (safetensors.load(self.read(name)) for name in (WEIGHTS, OPTIMIZER))
-        return TrainingState(weights, optimizer, json.loads(self.read(PROGRESS)), self.environment)
+        stored = safetensors.load(self.read(RECURRENT)) if RECURRENT in self.files else {}
+        recurrent = tuple(stored[name] for name in sorted(stored))
+        return TrainingState(weights, optimizer, json.loads(self.read(PROGRESS)), self.environment, recurrent)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,14 @@ class World:
         dist.all_reduce(stacked)
         return dict(zip(values, stacked.unbind(), strict=True))
 
+    def gather_rows(self, tensor: Tensor) -> Tensor:
+        """The tensors [n, ...] of all ranks, concatenated [ranks * n, ...]. All ranks must call it."""
+        if self.size == 1:
+            return tensor
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(parts, tensor.contiguous())
+        return torch.cat(parts)
+
     def data_parallel(self, model: nn.Module) -> nn.Module:
         """The model wrapped in DistributedDataParallel; the model itself on a single rank."""
         if self.size == 1:
@@ -83,14 +91,17 @@ class World:
     def broadcast_state(
         self, state: TrainingState | None, local_shard: Callable[[str, Tensor], Tensor]
     ) -> TrainingState | None:
-        """Rank 0's state on all ranks, of each tensor the `local_shard` that the rank keeps.
+        """Rank 0's state on all ranks, of each weight the `local_shard` that the rank keeps.
 
         Only rank 0 needs access to the checkpoints, and no rank holds more than one full tensor on its device.
         """
         if self.size == 1:
             return state
         message: list[Any] = [None]
-        source = {"weights": state.weights, "optimizer": state.optimizer} if state is not None else {}
+        source: dict[str, dict[str, Tensor]] = {}
+        if state is not None:
+            numbered = {str(number): tensor for number, tensor in enumerate(state.recurrent)}
+            source = {"weights": state.weights, "optimizer": state.optimizer, "recurrent": numbered}
         if self.is_main and state is not None:
             each = [(kind, name, tensor) for kind, tensors in source.items() for name, tensor in tensors.items()]
             shapes = [(kind, name, tensor.shape, tensor.dtype) for kind, name, tensor in each]
@@ -99,15 +110,16 @@ class World:
         if message[0] is None:
             return None
         shapes, progress, environment = message[0]
-        received: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}}
+        received: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}, "recurrent": {}}
         for kind, name, shape, dtype in shapes:
             if self.is_main:
                 tensor = source[kind][name].to(self.device).contiguous()
             else:
                 tensor = torch.empty(shape, dtype=dtype, device=self.device)
             dist.broadcast(tensor, src=0)
-            received[kind][name] = local_shard(name, tensor)
-        return TrainingState(received["weights"], received["optimizer"], progress, environment)
+            received[kind][name] = tensor if kind == "recurrent" else local_shard(name, tensor)
+        recurrent = tuple(received["recurrent"].values())
+        return TrainingState(received["weights"], received["optimizer"], progress, environment, recurrent)
 
 
 @contextmanager

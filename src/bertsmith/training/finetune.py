@@ -37,7 +37,7 @@ from bertsmith.training.recipe import FinetuneConfig
 from bertsmith.training.roofline import SHORT_STEP, WORTH_COMPILING, flops_per_token, step_seconds
 from bertsmith.training.run import Evaluation, Run, memory_advice, recipe_changes, replace_run, with_saved_precision
 from bertsmith.training.signals import StopSignal
-from bertsmith.training.start import finetuning_settings
+from bertsmith.training.start import finetuning_settings, text_head_settings
 from bertsmith.training.trainer import Trainer
 
 OBJECTIVES = "bertsmith.objectives"
@@ -47,13 +47,16 @@ MEASURED_SHARE = 16  # one in so many examples of a forward is measured
 def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokenizer, list[str]]:
     """The encoder of the model folder with a new head for each task, and notes for the user."""
     causal, heads = is_causal(settings.model), dict[str, Any]()
+    usual = text_head_settings(settings.model)
     for name, part in task.heads.items():
         kind, own = config.find_kind(OBJECTIVES, part.objective).Config, settings.head_settings(name)
         orders = {"both_orders": True} if causal and part.symmetric and hasattr(kind, "both_orders") else {}
-        given = {**part.head_config(), **orders, **own, **label_weights(settings, part, own)}
+        paper = usual if hasattr(kind, "hidden") else {}
+        given = {**paper, **part.head_config(), **orders, **own, **label_weights(settings, part, own)}
         heads[name] = config.from_dict(kind, given, "head")
         part.use_head_config(heads[name])
     options: dict[str, Any] = {"tokenizer": settings.tokenizer, "dropout": settings.dropout, "seed": settings.seed}
+    options["encoder"] = settings.encoder
     model, tokenizer, facts = open_for(settings.model, heads, keep=auxiliary_heads(settings), **options)
     for name, weight in settings.auxiliary_weights.items():
         auxiliary: Any = model.objectives[name]
@@ -62,7 +65,7 @@ def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokeniz
     if settings.random_init:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(settings.seed)
-            model.encoder.layer_config.init_weights(model.encoder)
+            model.encoder.init_weights()
         notes.append("the encoder starts with random weights (random_init=true)")
     return model, tokenizer, notes
 
@@ -83,7 +86,8 @@ def auxiliary_heads(settings: FinetuneConfig) -> list[Any]:
             raise ConfigError(
                 f"auxiliary.{name}: {settings.model} has a {kind} encoder: write auxiliary.{fitting}={weight:g}"
             )
-        if name not in stored and read_encoder(settings.model).head_layer_config.lm_head_transform:
+        layers = read_encoder(settings.model).head_layer_config
+        if name not in stored and (layers.lm_head_transform or layers.lm_head_bias):
             has = ", ".join(stored) or "none"
             raise ConfigError(
                 f"auxiliary.{name}: {settings.model} has no head {name} (heads: {has}): fine-tune a model that has "

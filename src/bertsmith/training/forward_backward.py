@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, Protocol, cast
 
@@ -18,7 +18,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.nn import counter_random
 from bertsmith.system.devices import supports_fp8
 from bertsmith.training.distributed import World
-from bertsmith.training.parallelism import DataParallel
+from bertsmith.training.parallelism import DataParallel, State
 from bertsmith.types import Batch, Loss
 
 Precision = Literal["auto", "fp8", "bf16", "fp32"]
@@ -33,8 +33,12 @@ class Trainable(Protocol):
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """The number of labels [] of a corrupted batch, by loss term."""
 
-    def __call__(self, batch: Batch) -> Loss:
-        """The loss of a corrupted batch."""
+    @property
+    def compiles(self) -> bool:
+        """Whether torch.compile and CUDA graphs suit it."""
+
+    def __call__(self, batch: Batch, state: State = None) -> Loss:
+        """The loss of a corrupted batch; `state`: `Loss.state` of the batch before, for stateful encoders."""
 
     def layer_groups(self) -> list[nn.Module]:
         """Its layer groups, bottom first; every parameter is in exactly one."""
@@ -79,7 +83,8 @@ class ForwardBackward:
         device, sharded = world.device.type, compute.fsdp and world.size > 1
         self.bf16 = precision in ("fp8", "bf16") or (precision == "auto" and device == "cuda")
         self._autocast = partial(torch.autocast, device, torch.bfloat16, enabled=self.bf16)
-        self.compiles = compiles = device == "cuda" if compute.compile is None else compute.compile
+        compiles = device == "cuda" if compute.compile is None else compute.compile
+        self.compiles = compiles = compiles and model.compiles
         if compiles:  # the compiler warns at length about optimizations that it leaves out
             warnings.filterwarnings("ignore", module=r"torch\._inductor")
             functorch_config.backward_pass_autocast = "off"  # as in eager mode
@@ -102,7 +107,8 @@ class ForwardBackward:
             self.parallel = FSDP(module, layers, world, compiles=compiles)
         else:
             self.parallel = DataParallel(module, world, compiles=compiles)
-        self.uses_cuda_graphs = compute.cuda_graphs is True and device == "cuda" and world.size == 1
+        captured = compute.cuda_graphs is True and device == "cuda" and world.size == 1
+        self.uses_cuda_graphs = captured and model.compiles
 
     def _corrupt_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
         corrupted = self.model.corrupt(batch)
@@ -121,7 +127,15 @@ class ForwardBackward:
         _seed_dropout(self.world.device, counter_random.stream_key(self.seed, name))
 
     def accumulate_gradients(
-        self, batch: Batch, counts: Mapping[str, Tensor], *, step: int, micro: int, last: bool, seed: bool = True
+        self,
+        batch: Batch,
+        counts: Mapping[str, Tensor],
+        *,
+        step: int,
+        micro: int,
+        last: bool,
+        seed: bool = True,
+        state: State = None,
     ) -> Loss:
         """Adds the gradients of this micro-batch's share of the mean over `counts`; returns its loss, detached.
 
@@ -131,18 +145,18 @@ class ForwardBackward:
             self.seed_dropout(step, micro)
         with self.parallel.gradient_sync(last):
             with self._autocast():
-                loss = self.parallel(batch)
+                loss = self.parallel(batch, state)
             total = loss.total(counts) * self.world.size  # ranks average gradients, but their sum is needed
             total.backward()  # type: ignore[no-untyped-call]
         sums = {name: value.detach() for name, value in loss.sums.items()}
-        return Loss(sums, loss.counts, loss.correct, loss.weights)
+        return replace(loss, sums=sums)
 
     @torch.no_grad()
-    def evaluate(self, batch: Batch) -> Loss:
+    def evaluate(self, batch: Batch, state: State = None) -> Loss:
         """The loss of a batch in eager mode; dropout as the module's mode says."""
         corrupted, _, _ = self._corrupt_and_count(batch.to(self.world.device, non_blocking=True))
         with self._autocast():
-            return self.parallel.evaluate(corrupted)
+            return self.parallel.evaluate(corrupted, state)
 
 
 def _check_fp8(device: torch.device) -> None:

@@ -18,7 +18,7 @@ from torch.nn.utils import get_total_norm
 from bertsmith.errors import DataError
 from bertsmith.training.distributed import World
 from bertsmith.training.optimizers import Weight, weights_of
-from bertsmith.training.parallelism import DataParallel
+from bertsmith.training.parallelism import DataParallel, State
 from bertsmith.training.step import exact_dtype
 from bertsmith.types import Batch, Loss
 
@@ -45,10 +45,10 @@ class FSDP(DataParallel):
         fully_shard(self.root, mesh=mesh)  # moves to the device what it shards, layer by layer
         self.parameters = dict(model.named_parameters())
 
-    def __call__(self, batch: Batch) -> Loss:
+    def __call__(self, batch: Batch, state: State = None) -> Loss:
         return Loss(*self.root(batch))
 
-    def evaluate(self, batch: Batch) -> Loss:
+    def evaluate(self, batch: Batch, state: State = None) -> Loss:
         loss = self(batch)
         cast(FSDPModule, self.root).reshard()  # as a backward pass would do
         return loss

@@ -18,6 +18,8 @@ from bertsmith.training.distributed import World
 from bertsmith.training.optimizers import Weight, weights_of
 from bertsmith.types import Batch, Loss
 
+State = tuple[Tensor, ...] | None  # of a stateful encoder
+
 
 class DataParallel:
     """Every rank holds the full model, and gradients are averaged (DDP); also the form of a single process.
@@ -32,14 +34,14 @@ class DataParallel:
         self._forward: Any
         self.rewrap()
 
-    def __call__(self, batch: Batch) -> Loss:
-        """The loss of a corrupted batch, for training."""
-        loss: Loss = self._forward(batch)
+    def __call__(self, batch: Batch, state: State = None) -> Loss:
+        """The loss of a corrupted batch, for training; `state` of a stateful encoder."""
+        loss: Loss = self._forward(batch) if state is None else self._forward(batch, state)
         return loss
 
-    def evaluate(self, batch: Batch) -> Loss:
+    def evaluate(self, batch: Batch, state: State = None) -> Loss:
         """The loss of a corrupted batch, without a backward pass."""
-        loss: Loss = self.model(batch)
+        loss: Loss = self.model(batch) if state is None else self.model(batch, state)
         return loss
 
     def rewrap(self) -> None:

@@ -17,7 +17,7 @@ from bertsmith.data.packing.document_stream import DocumentIndex
 from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.data.shards import Shards
 from bertsmith.data.shards.folder import TOKENIZER, damaged_tokenizer_files
-from bertsmith.errors import DataError
+from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.folder_tokenizer import vocabulary_of
 from bertsmith.model_io.model import Model
 from bertsmith.nn.meta_device import on_meta_device
@@ -34,6 +34,7 @@ COUNTED, SCORED = 20_000_000, 2_000_000  # tokens of train and held-out that the
 MAX_WORKERS = 4
 MAX_PREFETCHED_TOKENS = 2**22  # about 40 bytes each
 CORES_PER_WORKER = 4
+MIN_WINDOWS = 8  # of each column of the held-out rows, where there are enough
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,15 @@ class PretrainData:
         encoder = replace(recipe.encoder, **{name: value for name, value in vocabulary.items() if name in known})
         return replace(recipe, encoder=encoder)
 
-    def packing(self, recipe: Recipe, shards: Shards | None = None) -> Packing:
-        """The rows of the recipe's packing, of the training shards or of the shards given."""
-        tokens = {"frame": self.tokenizer.frame_ids, "padding_id": self.tokenizer.padding_id}
-        packing: Packing = recipe.packing.build(
-            shards or self.shards, max_length=recipe.max_length, seed=recipe.seed, **tokens
-        )
+    def packing(self, recipe: Recipe) -> Packing:
+        """The rows of the recipe's packing, of the training shards."""
+        return self._packing(recipe, self.shards, columns=recipe.batch_size)
+
+    def _packing(self, recipe: Recipe, shards: Shards, *, columns: int) -> Packing:
+        options: dict[str, Any] = {"frame": self.tokenizer.frame_ids, "padding_id": self.tokenizer.padding_id}
+        if recipe.by_column:
+            options |= {"columns": columns, "backward": getattr(recipe.encoder, "backward", False)}
+        packing: Packing = recipe.packing.build(shards, max_length=recipe.max_length, seed=recipe.seed, **options)
         return packing
 
     @classmethod
@@ -87,13 +91,21 @@ class PretrainData:
         return cls.open(folder).packing(recipe).rows_per_epoch
 
     def held_out(self, recipe: Recipe, world: World) -> list[Batch]:
-        """This rank's batches of the first held-out rows; empty where there are too few documents."""
+        """This rank's batches of the first held-out rows; empty where there are too few documents.
+
+        Rows that continue each other are the same on all ranks, which leaves the means unchanged.
+        """
         shards = Shards.open(self.folder, "held-out")
         if not shards.tokens or shards.documents < getattr(recipe.packing, "min_documents", 1):
             return []
-        packing = self.packing(recipe, shards)
+        size = recipe.micro_batch_size or 32
+        if recipe.by_column:
+            size = min(size, recipe.eval_rows, max(shards.tokens // (MIN_WINDOWS * recipe.max_length), 1))
+        packing = self._packing(recipe, shards, columns=size)
         rows = min(recipe.eval_rows, packing.rows_per_epoch)
-        size = min(recipe.micro_batch_size or 32, max(rows // world.size, 1))  # so that every rank has some
+        if recipe.by_column:
+            return [from_packed(packing.rows(first, size)) for first in range(0, rows - size + 1, size)]
+        size = min(size, max(rows // world.size, 1))  # so that every rank has some
         batches = [from_packed(packing.rows(first, min(size, rows - first))) for first in range(0, rows, size)]
         # with fewer rows than ranks, all ranks evaluate all rows, which leaves the means unchanged
         return batches if rows < world.size else batches[world.rank :: world.size]
@@ -170,7 +182,13 @@ def _worker_count(world: World) -> int:
 def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Model:
     torch.manual_seed(recipe.seed)
     vocabulary, objectives = vocabulary_of(tokenizer), recipe.objectives.values()
-    return Model.build(recipe.encoder, objectives, vocabulary=vocabulary, seed=recipe.seed)
+    model = Model.build(recipe.encoder, objectives, vocabulary=vocabulary, seed=recipe.seed)
+    kind = type(recipe.encoder).__module__.rpartition(".")[2]
+    if model.encoder.stateful and not recipe.by_column:
+        raise ConfigError(f"{kind} carries its state from row to row: set packing.kind=columns")
+    if recipe.by_column and not model.encoder.stateful:
+        raise ConfigError(f"packing.kind=columns is for recurrent encoders, not for {kind}: set packing.kind=stream")
+    return model
 
 
 def meta_model(recipe: Recipe) -> Model:
@@ -182,6 +200,6 @@ def meta_model(recipe: Recipe) -> Model:
 def load_start(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
     """Loads the weights that the recipe starts from into its model, if any; returns notes for the user."""
     if recipe.start:
-        return load_weights(model, recipe.start, tokenizer)
+        return load_weights(model, recipe.start, tokenizer, match_tokens=recipe.match_tokens)
     note = f"{recipe.name} is a second stage, but starts with new weights: --start it from a run of {recipe.after}"
     return [note] if recipe.after else []

@@ -120,6 +120,8 @@ class Recipe:
     keep_checkpoints: int = 2  # that are kept
     start: str = ""  # model folder whose weights the run starts from: a second stage, or continued pre-training
     after: str = ""  # of a second stage: the recipe of the first, whose model it is meant to start from
+    # start: the tokenizer may be another; tokens that both have keep their vectors, the others start as the mean vector
+    match_tokens: bool = False
 
     def __post_init__(self) -> None:
         if self.max_length > self.encoder.max_positions:
@@ -135,9 +137,20 @@ class Recipe:
             kind = type(settings).__module__.rsplit(".", 1)[-1]
             if name != kind:
                 raise ConfigError(f"objectives.{name} has the settings of {kind}: rename it to objectives.{kind}")
+        if self.by_column and self.compute.fsdp:
+            raise ConfigError("compute.fsdp=true does not support recurrent encoders: leave it out")
+        if self.by_column and self.batch_size_warmup:
+            raise ConfigError(
+                "batch_size_warmup: the columns of packing.kind=columns are the rows of a step: leave it out"
+            )
         check_precision(self.precision, self.compute)
         _check_seed(self.seed)
         _ = self.plan, self.batch_sizes  # raise where their settings are invalid
+
+    @property
+    def by_column(self) -> bool:
+        """Whether the rows of a step continue those of the step before."""
+        return bool(getattr(self.packing, "by_column", False))
 
     @cached_property
     def plan(self) -> TrainingPlan:
@@ -210,6 +223,9 @@ class FinetuneConfig:
     # weight of the language model's loss on the same texts, beside the task's (P-GPT1 §3.2): causal_lm or masked_lm
     auxiliary: dict[str, float] = field(default_factory=dict)
     dropout: float | None = None  # in the whole encoder; absent: as in the model folder
+    encoder: dict[str, Any] = field(
+        default_factory=dict
+    )  # other settings of the encoder that do not change its weights
     random_init: bool = False  # start from random weights, as a baseline without pre-training
     max_length: int = 0  # tokens of a row; 0: the task's own
     batch_size: int = 32  # examples of a step

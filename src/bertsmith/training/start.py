@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bertsmith.errors import ConfigError
@@ -21,10 +22,12 @@ from bertsmith.tokenizers.tokenizer import Tokenizer
 FREE = (
     *("dropout", "attention_dropout", "pooler", "pooler_dropout", "initializer_range", "truncated_init"),
     *("depth_scaled", "vocab_size", "padding_id"),
+    *("input_dropout", "hidden_dropout", "embedding_dropout", "weight_dropout", "dropout_scale", "bptt"),
 )
 GROWING = ("layers", "max_positions")  # may be larger than the folder's; what is added is new
 BLOCKS, POSITIONS = "encoder.blocks.", "encoder.embeddings.positions."
-TOKENS = ("embeddings.tokens.weight", ".bias")  # the token table and the biases of language-model heads
+# the token tables, and the biases and tables of language-model heads
+TOKENS = ("embeddings.tokens.weight", "encoder.embeddings.weight", "_lm.bias", "_lm.output.weight")
 
 
 def shape_overrides(encoder: Any, folder: str) -> list[str]:
@@ -40,6 +43,11 @@ def finetuning_settings(folder: str) -> Mapping[str, Any]:
     return getattr(read_encoder(folder), "finetuning", {}) if folder and Path(folder).is_dir() else {}
 
 
+def text_head_settings(folder: str) -> Mapping[str, Any]:
+    """The settings of heads for texts in the paper of a folder's encoder; empty where they are the usual ones."""
+    return getattr(read_encoder(folder), "text_head", {})
+
+
 def with_shape(data: Any) -> Any:
     """The values of a recipe file; with `start`, settings of the encoder that it leaves out are the folder's."""
     start, given = (data.get("start"), data.get("encoder", {})) if isinstance(data, dict) else ("", {})
@@ -50,25 +58,35 @@ def with_shape(data: Any) -> Any:
     return data | {"encoder": {"kind": kind, **_shape(theirs), **given} if given.get("kind", kind) == kind else given}
 
 
-def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[str]:
+def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer, *, match_tokens: bool = False) -> list[str]:
     """Copies the weights of a model folder into a model; returns notes for the user.
 
     Encoder and tokenizer must be the same, except that the model may have more layers and positions, which keep their
     new weights, as do heads and a pooler that the folder lacks. Auxiliary models beside the folder are loaded too.
+    With `match_tokens` the tokenizer may be another: tokens that both have keep their vectors and biases, the others
+    start as the mean of all (P-ULMFiT; fastai: text/learner.py).
     """
     folder = find_model_folder(folder)
     other, other_tokenizer, _ = open_model(folder)
-    _check_tokenizer(folder, other_tokenizer, tokenizer)
+    tokens = _matching_tokens(other_tokenizer, tokenizer) if match_tokens else None
+    if tokens is None:
+        _check_tokenizer(folder, other_tokenizer, tokenizer)
     notes = [
         f"started from the weights of {folder}",
         *_check_encoder(folder, other.encoder.config, model.encoder.config),
     ]
+    if tokens is not None:
+        known = int((tokens >= 0).sum())
+        notes.append(f"{known:,} of {len(tokens):,} tokens are in its vocabulary; the others start as the mean of all")
     weights, saved = model.state_dict(), other.state_dict()
     if lost := [name for name in saved if name not in weights and not name.startswith(("objectives.", f"{POOLER}."))]:
         raise ConfigError(f"{folder} has {lost[0]}, which the recipe's encoder lacks: the encoder must be the same")
     for name, value in weights.items():
         if name in saved:
-            _copy(folder, name, saved[name], value, tokenizer.vocab_size)
+            if tokens is not None and name.endswith(TOKENS):
+                _copy_tokens(saved[name], value, tokens, count=other_tokenizer.vocab_size)
+            else:
+                _copy(folder, name, saved[name], value, tokenizer.vocab_size)
         elif not name.startswith(("objectives.", f"{POOLER}.", BLOCKS)):
             raise ConfigError(f"{folder} has no {name}: the recipe must have the same encoder")
     heads = {f"the head {name}" for name in set(model.objectives) & set(other.objectives)}
@@ -80,7 +98,8 @@ def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list
     ]
     for part, auxiliary in model.auxiliary_models().items():
         beside = folder.parent / part / folder.name
-        notes += load_weights(auxiliary, beside, tokenizer) if beside.is_dir() else [f"the {part} is new"]
+        loaded = load_weights(auxiliary, beside, tokenizer, match_tokens=match_tokens) if beside.is_dir() else None
+        notes += [f"the {part} is new"] if loaded is None else loaded
     return notes
 
 
@@ -92,12 +111,30 @@ def _shape(config: Any) -> dict[str, Any]:
 
 def _check_tokenizer(folder: str | Path, theirs: Tokenizer, ours: Tokenizer) -> None:
     if theirs.tokens() != ours.tokens():
-        raise ConfigError(f"{folder} has another vocabulary than the shards: prepare them with its tokenizer")
+        raise ConfigError(
+            f"{folder} has another vocabulary than the shards: prepare them with its tokenizer, or set "
+            "match_tokens=true to keep the vectors of the tokens that both have"
+        )
     if theirs.fingerprint != ours.fingerprint:
         rules = f"other rules (fingerprint {theirs.fingerprint}, in the shards {ours.fingerprint})"
         raise ConfigError(
             f"{folder} has a tokenizer with the shards' vocabulary, but {rules}: prepare them with its tokenizer"
         )
+
+
+def _matching_tokens(theirs: Tokenizer, ours: Tokenizer) -> Tensor | None:
+    """[V] the id of each of our tokens in their vocabulary, -1 for new ones; None where the tokenizers are equal."""
+    if theirs.fingerprint == ours.fingerprint:
+        return None
+    known = {token: number for number, token in enumerate(theirs.tokens())}
+    return torch.tensor([known.get(token, -1) for token in ours.tokens()])
+
+
+def _copy_tokens(source: Tensor, target: Tensor, tokens: Tensor, *, count: int) -> None:
+    """Copies the rows of matching tokens; the others become the mean of the `count` rows that are tokens."""
+    mean = source[:count].mean(0, keepdim=True)
+    known = (tokens >= 0).view(-1, *[1] * (source.dim() - 1))
+    target[: len(tokens)].copy_(torch.where(known, source[tokens.clamp(min=0)], mean))
 
 
 def _check_encoder(folder: str | Path, theirs: Any, ours: Any) -> list[str]:

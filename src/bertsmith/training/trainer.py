@@ -21,6 +21,7 @@ from bertsmith.training.distributed import World
 from bertsmith.training.forward_backward import ComputeConfig, ForwardBackward, Precision, Trainable
 from bertsmith.training.optimizers import LearningRates
 from bertsmith.training.plan import TrainingPlan
+from bertsmith.training.recurrent_state import RecurrentState
 from bertsmith.training.signals import StopSignal
 from bertsmith.training.step import DeviceValues, Diverged, Scores, Step, stack_scalars
 from bertsmith.types import Batch, Loss
@@ -44,8 +45,11 @@ class Trainer:
         world: World | None = None,
         stop_signal: StopSignal | None = None,
         seed: int = 0,
+        learning_rate_factor: Callable[[int], float] | None = None,
+        carries_state: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`learning_rate_factor`: of each step, beside the plan. `carries_state`: rows continue those before."""
         self.model, self.batches, self.plan = model, batches, plan
         self.compute, self.world = compute or ComputeConfig(), world or World()
         self.stop_signal = stop_signal or StopSignal()
@@ -63,6 +67,8 @@ class Trainer:
                 f"compute.fsdp=true shards matrices over the ranks, but {name} needs complete ones: "
                 "choose optimizer.kind=adamw, or compute.fsdp=false"
             )
+        self.learning_rate_factor = learning_rate_factor
+        self.recurrent_state = RecurrentState(self.world) if carries_state else None
         self._graphs = CudaGraphs(self._compute, self.world) if self.forward_backward.uses_cuda_graphs else None
         self.steps_done = 0
         self.tokens = 0  # of all finished steps
@@ -91,7 +97,7 @@ class Trainer:
         began, event = self._clock(), self._start_event()
         if not self._warm:
             self._began = began  # time before the first step is not training time
-        rates = self.plan.learning_rates(progress, groups=self.groups)
+        rates = self._learning_rates(progress)
         if self._graphs is not None:
             rates = [None if rate is None else float(np.float32(rate)) for rate in rates]  # as on the device
         output = self._train(self.batches(self.steps_done), rates)
@@ -102,6 +108,13 @@ class Trainer:
         step = Step(self.steps_done, top, output.rows, self._clock() - began, values, output.weights)
         self._in_flight.append(step)
         return step
+
+    def _learning_rates(self, progress: float) -> LearningRates:
+        rates = self.plan.learning_rates(progress, groups=self.groups)
+        if self.learning_rate_factor is None:
+            return rates
+        factor = self.learning_rate_factor(self.steps_done)
+        return [None if rate is None else rate * factor for rate in rates]
 
     def _start_event(self) -> torch.cuda.Event | None:
         """Recorded when the GPU starts this step, after all earlier work."""
@@ -128,8 +141,11 @@ class Trainer:
         self, batches: Sequence[Batch], rates: LearningRates, host_values: HostValues, *, seed: bool = False
     ) -> StepOutput:
         """Gradients of the mean over all micro-batches and ranks, and one update."""
-        loss, tokens, rows = self._gradients(batches, seed)
+        losses, tokens, rows = self._gradients(batches, seed)
+        loss = reduce(add, losses)
         values = self._update(loss, tokens, rates, host_values)
+        if self.recurrent_state is not None:
+            self.recurrent_state.update([one.state for one in losses], values["skip"])
         return StepOutput(tuple(values), stack_scalars(values), loss.weights, rows)
 
     def _host_values(self) -> dict[str, Tensor]:
@@ -181,20 +197,21 @@ class Trainer:
                 self.parallel.parameters[weight.name].requires_grad_(trainable[weight.group])
             self.parallel.rewrap()
 
-    def _gradients(self, batches: Sequence[Batch], seed: bool) -> tuple[Loss, Tensor, int]:
-        """Accumulates this rank's gradients; its loss, and the tokens [] and rows of all ranks."""
+    def _gradients(self, batches: Sequence[Batch], seed: bool) -> tuple[list[Loss], Tensor, int]:
+        """Accumulates this rank's gradients; its losses by micro-batch, and the tokens [] and rows of all ranks."""
         corrupted = [self.forward_backward.corrupt(batch) for batch in batches]
         local = {name: reduce(add, [counts[name] for _, counts, _ in corrupted]) for name in corrupted[0][1]}
         tokens = reduce(add, [tokens for _, _, tokens in corrupted])
         counts = self.world.all_reduce({**{f"count/{name}": count for name, count in local.items()}, "tokens": tokens})
         divisors = {name: counts[f"count/{name}"].float() for name in local}
         accumulate = partial(self.forward_backward.accumulate_gradients, step=self.steps_done, seed=seed)
+        rows = [len(batch.input_ids) for batch, _, _ in corrupted]
+        states = self.recurrent_state.parts(rows) if self.recurrent_state else [None] * len(rows)
         losses = [
-            accumulate(batch, divisors, micro=micro, last=micro == len(corrupted) - 1)
+            accumulate(batch, divisors, micro=micro, last=micro == len(corrupted) - 1, state=states[micro])
             for micro, (batch, _, _) in enumerate(corrupted)
         ]
-        rows = sum(len(batch.input_ids) for batch, _, _ in corrupted) * self.world.size
-        return reduce(add, losses), counts["tokens"], rows
+        return losses, counts["tokens"], sum(rows) * self.world.size
 
     def _update(self, loss: Loss, tokens: Tensor, rates: LearningRates, host_values: HostValues) -> dict[str, Tensor]:
         """One update unless a value is not finite, which is checked on the device without synchronizing."""
@@ -209,9 +226,15 @@ class Trainer:
         return {**sums, "tokens": tokens, "norm": norm, "skip": skip}
 
     def evaluate(self, batches: Iterable[Batch]) -> Scores:
-        """Mean losses and accuracies of batches, each rank with its own, without training."""
+        """Mean losses and accuracies of batches, each rank with its own, without training.
+
+        Rows that continue each other have a state of their own, which is new in the first batch.
+        """
         self.module.eval()
-        losses = [self.forward_backward.evaluate(batch) for batch in batches]
+        losses: list[Loss] = []
+        for batch in batches:
+            state = losses[-1].state if self.recurrent_state and losses else None
+            losses.append(self.forward_backward.evaluate(batch, state))
         if not losses:
             raise DataError("no batch to evaluate")
         loss = reduce(add, losses)
@@ -223,7 +246,8 @@ class Trainer:
         self._finish_steps(1)
         progress = {"step": self.steps_done, "seconds": self.seconds, "tokens": self.tokens}
         optimizer = self.parallel.gather_full(self.optimizer.state())
-        return TrainingState(self.full_weights(), optimizer, progress, self._environment())
+        recurrent = self.recurrent_state.gather() if self.recurrent_state else ()
+        return TrainingState(self.full_weights(), optimizer, progress, self._environment(), recurrent)
 
     def full_weights(self) -> dict[str, Tensor]:
         """The module's `state_dict` with full tensors, also with FSDP.
@@ -250,6 +274,8 @@ class Trainer:
         self.parallel.load_weights(shared.weights)
         if shared.optimizer:  # empty: a new run that starts from these weights
             self.optimizer.load(shared.optimizer)
+        if self.recurrent_state is not None:
+            self.recurrent_state.load(shared.recurrent)
         self.steps_done, self.tokens, self.skipped_steps = shared.step, shared.progress["tokens"], 0
         self.seconds = self._before = shared.progress["seconds"]
         self._began = self._clock()

@@ -43,6 +43,7 @@ class PackedBatch:
     dense: bool  # every row is one text without padding, in all batches of the packing
     tokens: int  # that are not padding
     labels: dict[str, Numbers] = field(default_factory=dict)  # [N] by objective; IGNORE_INDEX for no label
+    next_ids: Numbers | None = None  # [B] the token that is read after each row, where rows continue each other
     target: PackedBatch | None = None  # the second texts, which a decoder reads: see `types.Batch.target`
 
     @property
@@ -89,12 +90,20 @@ class Packing:
         later, row = np.divmod(begin + np.arange(count), self.rows_per_epoch)
         return epoch + later, row
 
+    def learning_rate_factor(self, step: int) -> float:
+        """What the learning rate of a step is multiplied by, where the length of the rows varies."""
+        return 1.0
+
 
 class PackingConfig(Protocol):
     """A packing's `Config`."""
 
     def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> Packing:
-        """The packing of these shards; `frame` and `padding_id` are the tokenizer's."""
+        """The packing of these shards; `frame` and `padding_id` are the tokenizer's.
+
+        With `by_column = True` the rows of a step continue those of the step before, and `build` also takes `columns`,
+        the rows of a step, and `backward`, whether the encoder reads texts from their ends.
+        """
 
 
 def check_fraction(name: str, value: float) -> None:

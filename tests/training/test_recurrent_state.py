@@ -1,0 +1,111 @@
+"""The state of a stateful encoder: carried from row to row, in checkpoints, undisturbed by evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from data.packing.packing_fixtures import make_shards, some_documents
+from training.column_fixtures import COLUMNS, column_model, column_trainer, packing_of
+from training.test_pretrain import losses, stop_after
+
+from bertsmith import recipes
+from bertsmith.data.collate import from_packed
+from bertsmith.data.shards import Shards
+from bertsmith.errors import ConfigError
+from bertsmith.training.distributed import World
+from bertsmith.training.pretrain import pretrain
+from bertsmith.training.recipe import Recipe, with_overrides
+
+SMALL = [
+    *("encoder.layers=2", "encoder.width=12", "encoder.hidden=16", "encoder.dropout_scale=1", "max_length=16"),
+    *("steps=40", "batch_size=4", "eval_every=10", "eval_rows=16", "save_every=10", "learning_rate=3e-3"),
+]
+
+
+def recipe(*changes: str) -> Recipe:
+    return with_overrides(recipes.find("awd_lstm/tiny"), [*SMALL, *changes])
+
+
+@pytest.fixture(scope="module")
+def shard_set(tmp_path_factory: pytest.TempPathFactory) -> Shards:
+    return make_shards(tmp_path_factory.mktemp("columns") / "set", some_documents(11, documents=60))
+
+
+def test_windows_with_carried_state_equal_one_long_row(shard_set: Shards) -> None:
+    packing, model = packing_of(shard_set), column_model().eval()
+    windows = [from_packed(packing.batch(step, batch_size=COLUMNS)) for step in range(5)]
+    joined = windows[0].replace(
+        input_ids=torch.cat([window.input_ids for window in windows], 1),
+        position_ids=torch.cat([window.position_ids for window in windows], 1),
+        document_ids=torch.cat([window.document_ids for window in windows], 1),
+        max_seqlen=50,
+        next_ids=windows[-1].next_ids,
+    )
+    state, total = None, torch.zeros(())
+    with torch.no_grad():
+        for window in windows:
+            loss = model(model.corrupt(window), state)
+            state, total = loss.state, total + loss.sums["causal_lm"]
+        long = model(model.corrupt(joined))
+    assert int(long.counts["causal_lm"]) == COLUMNS * 50, "every token has a label, also those at row ends"
+    assert torch.allclose(total, long.sums["causal_lm"], rtol=1e-6)
+    assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(state, long.state, strict=True))
+
+
+def test_a_row_at_the_start_of_a_column_ignores_the_state(shard_set: Shards) -> None:
+    packing, model = packing_of(shard_set), column_model().eval()
+    first, later = (from_packed(packing.batch(step, batch_size=COLUMNS)) for step in (0, 1))
+    with torch.no_grad():
+        state = model(model.corrupt(later)).state
+        fresh, given = (model(model.corrupt(first), before).sums["causal_lm"] for before in (None, state))
+        assert torch.equal(fresh, given)
+        fresh, given = (model(model.corrupt(later), before).sums["causal_lm"] for before in (None, state))
+        assert not torch.equal(fresh, given)
+
+
+def test_a_skipped_step_keeps_the_state(tmp_path: Path) -> None:
+    trainer = column_trainer(World(), tmp_path)
+    next(trainer)
+    before = [tensor.clone() for tensor in trainer.state().recurrent]
+    with torch.no_grad():
+        trainer.module.objectives["causal_lm"].bias[5] = torch.nan
+    assert next(trainer).skipped
+    assert all(torch.equal(one, other) for one, other in zip(before, trainer.recurrent_state.gather(), strict=True))
+
+
+def test_micro_batches_and_evaluation_change_nothing(tmp_path: Path, shard_set: Shards) -> None:
+    held_out = [from_packed(packing_of(shard_set).batch(0, batch_size=4))] * 2
+    whole, parts = column_trainer(World(), tmp_path / "a"), column_trainer(World(), tmp_path / "b", micro_batch_size=2)
+    for _ in range(4):
+        expected, step = next(whole), next(parts)
+        assert step.loss == pytest.approx(expected.loss, rel=1e-5)
+        parts.evaluate(held_out)
+    one, other = whole.state().recurrent, parts.state().recurrent
+    assert [tensor.shape for tensor in one] == [(8, 12), (8, 12), (8, 8), (8, 8)]
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(one, other, strict=True))
+
+
+def test_a_stopped_and_resumed_run_is_bit_identical(shards: Path, tmp_path: Path) -> None:
+    """With dropout, penalties and random lengths, over the end of an epoch, evaluated in one of the runs only."""
+    changes = ["encoder.dropout_scale=1", "packing.mean_length=12", "steps=24", "batch_size=32"]
+    made, straight = recipe(*changes), tmp_path / "straight"
+    pretrain(recipe(*changes, "eval_every=0"), shards, straight, device="cpu", quiet=True)
+    for steps in (5, 13):
+        stop_after(steps, lambda: pretrain(made, shards, tmp_path / "run", device="cpu", quiet=True))
+    result = pretrain(made, shards, tmp_path / "run", device="cpu", quiet=True)
+    assert losses(tmp_path / "run") == losses(straight)
+    states = [sorted((tmp_path / run).rglob("recurrent_state.safetensors"))[-1] for run in ("run", "straight")]
+    assert states[0].read_bytes() == states[1].read_bytes()
+    assert result["tokens"] > Shards.open(shards).tokens, "more than an epoch"
+
+
+def test_encoder_and_packing_must_fit(shards: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^awd_lstm carries its state from row to row: set packing\.kind=columns$"):
+        pretrain(recipe("packing.kind=stream"), shards, tmp_path, device="cpu", quiet=True)
+    gpt = with_overrides(recipes.find("gpt/tiny"), ["packing.kind=columns", "max_length=16", "steps=2", "batch_size=4"])
+    with pytest.raises(ConfigError, match=r"is for recurrent encoders, not for gpt: set packing\.kind=stream$"):
+        pretrain(gpt, shards, tmp_path, device="cpu", quiet=True)
+    with pytest.raises(ConfigError, match="batch_size_warmup: the columns"):
+        recipe("batch_size_warmup={initial=2, steps=2}")
