@@ -100,6 +100,7 @@ class Config:
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,
             lm_head_transform=False,
+            lm_head_bias=False,
         )
 
     def make_attention(self) -> Attention:

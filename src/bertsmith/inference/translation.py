@@ -21,9 +21,10 @@ from bertsmith.inference.generation import CACHE_TOKENS, DEFAULT_CACHE_TOKENS
 from bertsmith.inference.pipelines import string_list
 from bertsmith.inference.predictions import Predictions, Translated
 from bertsmith.model_io.model import Model
-from bertsmith.objectives.objective import Objective, at_least_float32
+from bertsmith.objectives.lm_head import LanguageModelHead
+from bertsmith.objectives.objective import at_least_float32
 from bertsmith.tokenizers.special_tokens import frame_texts, source_frame, target_frame
-from bertsmith.types import Encoding, Row
+from bertsmith.types import Row
 
 
 class TranslationOptions(TypedDict, total=False):
@@ -66,7 +67,7 @@ class TranslationQuery(Query):
         return batches
 
     def _search(self, model: Model, rows: Sequence[Row], device: str) -> list[list[Hypothesis]]:
-        encoder, head = cast(EncoderDecoder, model.encoder), cast(Objective, model.objectives["translation"])
+        encoder, head = cast(EncoderDecoder, model.encoder), cast(LanguageModelHead, model.objectives["translation"])
         table, lengths = encoder.target_embeddings, [len(row) - 1 for row in rows]  # without the end token
         limits = [min(length + self.settings.max_extra_tokens, encoder.max_positions) for length in lengths]
         batch = collate(rows, length=max(map(len, rows)), padding_id=self.padding_id).to(device)
@@ -77,7 +78,7 @@ class TranslationQuery(Query):
         banned = torch.tensor(self.banned, dtype=torch.int64, device=device)
 
         def log_probs(ids_M: Tensor, state: Any) -> Tensor:
-            logits_MV = head.predict(Encoding(encoder.step(ids_M, state), {}), batch, table)
+            logits_MV = head.logits(encoder.step(ids_M, state), table)
             return at_least_float32(logits_MV).log_softmax(-1).index_fill_(1, banned, -torch.inf)
 
         ids = {"start_id": self.start_id, "end_id": self.end_id}

@@ -63,5 +63,7 @@ class Translation(LanguageModelHead):
         labels_T = torch.where(documents_BL == 0, IGNORE_INDEX, next_BL).flatten()
         return batch.replace(labels={**batch.labels, self.name: labels_T})
 
-    def _transformed(self, encoding: Encoding) -> Tensor:
-        return super()._transformed(encoding if encoding.target is None else encoding.target)
+    def hidden(self, encoding: Encoding) -> Tensor:
+        """The decoder's hidden states at every token of the target [T, D]."""
+        assert encoding.target is not None, "`corrupt` refuses batches without a target"
+        return super().hidden(encoding.target)
