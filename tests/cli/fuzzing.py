@@ -150,6 +150,11 @@ BY_VERB = {
     ("features", "dev"): ["tags.txt"],
     ("ablate", "data"): ["task"],
     ("ablate", "task"): ["classification"],
+    ("sample-efficiency", "model"): ["m-words", "a=m-words", "m-kinds"],
+    ("sample-efficiency", "task"): ["classification"],
+    ("sample-efficiency", "sizes"): ["2", "2,all"],
+    ("sample-efficiency", "seeds"): ["1"],
+    ("sample-efficiency", "min_steps"): ["0", "2"],
 }
 VALID_SETTINGS = {"train": ["min_count=1"], "ablate": ["epochs=0.2", "batch_size=4"]}
 SETTINGS = {  # always given, so that a run is short
@@ -157,6 +162,7 @@ SETTINGS = {  # always given, so that a run is short
     "check": ["steps=1", "batch_size=2", "max_length=32", "eval_rows=2"],
     "finetune": ["epochs=0.2", "batch_size=4", "max_length=32"],
     "features": ["epochs=0.2", "batch_size=4", "max_length=32", "head.recurrent_width=4"],
+    "sample-efficiency": ["epochs=0.2", "batch_size=4", "max_length=32"],
 }
 
 

@@ -42,7 +42,8 @@ def test_examples_of_the_help_are_valid_commands(name: str, example: str) -> Non
     if recipe := values.get("recipe"):
         with_overrides(recipes.find("bert/base" if recipe.endswith(".toml") else recipe), changes)
     elif name in ("evaluate", "predict"):
-        config.override(EvaluationConfig(task=find_task("classification")), changes)
+        settings = [change for change in changes if "=" in change]  # the others are further models
+        config.override(EvaluationConfig(task=find_task("classification")), settings)
     elif given := values.get("task"):
         task = named_tasks([given] if isinstance(given, str) else given)
         own_recipe = isinstance(task, str) and task.endswith(".toml")

@@ -49,4 +49,4 @@ def column_trainer(world: World, folder: Path, *, micro_batch_size: int = COLUMN
         return [from_packed(packing.batch(micro, **share)) for micro in micros]
 
     plan = TrainingPlan(**{"steps": 100, "learning_rate": 0.01, **options})
-    return Trainer(column_model(), batches, plan=plan, optimizer=adamw.Config(), world=world, carries_state=True)
+    return Trainer(column_model(), batches, plan=plan, optimizer=adamw.Config(), world=world, columns=packing)

@@ -93,7 +93,10 @@ def test_fine_tuning_recipes_round_trip_through_toml(task: str, tmp_path: Path) 
     assert read == built
     assert max(map(len, text.splitlines())) <= WIDTH
     left_out = {"model", "head.dropout"}  # named on the command line; in the value of head
-    assert names_written(text) - {"files", "head", "auxiliary"} == set(names_in(config.to_dict(built))) - left_out
+    assert (
+        names_written(text) - {"files", "head", "auxiliary", "encoder"}
+        == set(names_in(config.to_dict(built))) - left_out
+    )
 
 
 def test_a_fine_tuning_recipe_with_other_files_and_overrides(tmp_path: Path) -> None:

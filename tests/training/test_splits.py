@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from finetune_fixtures import tiny_model
 from bertsmith.errors import ConfigError
 from bertsmith.tasks.task import Example
 from bertsmith.training.finetune import build_task
-from bertsmith.training.finetune_data import is_dev, train_and_dev
+from bertsmith.training.finetune_data import is_dev, stratified_order, train_and_dev
 from bertsmith.training.recipe import make_finetune_config
 
 
@@ -82,3 +83,35 @@ def test_a_sweep_without_dev_examples_is_refused(tmp_path: Path) -> None:
     assert "pass --dev FILE, or use some of the training examples: dev_fraction=0.1" in refused.stderr
     accepted = call(*command, "dev_fraction=0.3")
     assert accepted.returncode == 0, accepted.stderr
+
+
+def test_every_prefix_of_a_stratified_order_has_the_proportions_of_the_classes() -> None:
+    classes = [*("a" * 700), *("b" * 200), *("c" * 99), "d"]
+    whole = Counter(classes)
+    order = stratified_order(classes, seed=3)
+    assert sorted(order.tolist()) == list(range(1000))
+    for size in (1, 7, 50, 333, 999):
+        counts = Counter(classes[index] for index in order[:size])
+        assert all(abs(counts[name] - size * whole[name] / 1000) <= 2 for name in whole), counts
+    assert stratified_order(classes, seed=3).tolist() == order.tolist()
+    assert stratified_order(classes, seed=4).tolist() != order.tolist()
+    first = [index for index in order.tolist() if classes[index] == "a"][:100]
+    assert 200 < sum(first) / 100 < 500  # of 0 to 699: in random order
+    seldom = [stratified_order(classes, seed=seed).tolist().index(999) for seed in range(40)]
+    assert min(seldom) < 250 < 750 < max(seldom)  # the only d is anywhere
+
+
+def test_stratified_subsets_are_nested_and_functions_of_the_seed(tmp_path: Path) -> None:
+    def ids(*changes: str) -> set[str]:
+        train, dev = split(tmp_path, "dev_fraction=0.1", *changes)
+        assert len(dev) > 70
+        return {example.id for example in train}
+
+    sizes = [ids("subset=stratified", f"limit={size}") for size in (10, 50, 200)]
+    assert list(map(len, sizes)) == [10, 50, 200]
+    assert sizes[0] < sizes[1] < sizes[2]
+    assert Counter(int(id) % 2 for id in sizes[0]) == {0: 5, 1: 5}
+    assert ids("subset=stratified", "limit=10", "epochs=9") == sizes[0]
+    assert ids("subset=stratified", "limit=10", "seed=1") != sizes[0]
+    assert ids("limit=10") == {one.id for one in split(tmp_path, "dev_fraction=0.1")[0][:10]}
+    assert ids("subset=stratified") == ids()

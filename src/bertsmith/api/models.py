@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +66,7 @@ def load(
 
 @python_errors
 def evaluate(
-    model: PathLike | Predictor,
+    model: PathLike | Predictor | Sequence[PathLike | Predictor],
     data: Examples | None = None,
     *,
     task: str = "",
@@ -82,7 +82,8 @@ def evaluate(
     """Scores a fine-tuned model, with confidence interval, baseline, confusion matrix, calibration and errors.
 
     Args:
-        model: A fine-tuned model folder, its run, or a predictor.
+        model: A fine-tuned model folder, its run, or a predictor; or several models of one task, whose probabilities
+            are averaged.
         data: Labelled examples: a file, the folder of a benchmark, or rows in memory as in `finetune`. By default the
             dev examples of the run.
         task: The task, such as `classification`; by default that of the run, or the one for the model's head.
@@ -102,24 +103,29 @@ def evaluate(
         True
     """
     from bertsmith import config
-    from bertsmith.errors import DataError
-    from bertsmith.evaluation import evaluator
+    from bertsmith.errors import BertsmithError, DataError
+    from bertsmith.evaluation import ensemble, evaluator
     from bertsmith.evaluation.evaluation import evaluate_with
     from bertsmith.evaluation.output_files import write_evaluation
+    from bertsmith.inference.predictor import Predictor
 
-    folder = model_folder(model)
-    run = evaluator.finetune_config_of(folder, head)
-    if run is None and not task:
-        task = _task_for(folder)
-    settings = evaluator.make_evaluation_config(run, task)
+    several = [model] if isinstance(model, str | os.PathLike | Predictor) else list(model)
+    if not several:
+        raise BertsmithError("an ensemble needs at least one model")
+    folders = [model_folder(one) for one in several]
+    runs = [evaluator.finetune_config_of(folder, head) for folder in folders]
     changes = {"task": task_settings or {}, **({"max_length": max_length} if max_length else {})}
-    settings = config.update(settings, changes)
-    with _files(data, settings.task, split) as (files, split):
-        files = evaluator.evaluation_files(run, files, split=split)
+    settings = [
+        config.update(evaluator.make_evaluation_config(run, task or ("" if run else _task_for(folder))), changes)
+        for folder, run in zip(folders, runs, strict=True)
+    ]
+    with _files(data, settings[0].task, split) as (files, split):
+        files = ensemble.shared_files(folders, runs, files, split=split)
         if data is None and not files:
-            raise DataError(f"{folder} is not in a run with {split} examples: pass labelled examples as data")
-        how: dict[str, Any] = {"quiet": quiet, "run": run if data is None else None, "metrics": metrics or {}}
-        result = evaluate_with(settings, folder, files, split, device, **how, head=head)
+            raise DataError(f"{folders[0]} is not in a run with {split} examples: pass labelled examples as data")
+        opened = ensemble.open_models(settings, folders, files, device=device, head=head)
+        run = runs[0] if data is None else None
+        result = evaluate_with(opened, settings[0], split, quiet=quiet, run=run, metrics=metrics or {})
         if not (data is None or isinstance(data, str | os.PathLike)):
             result = _with_row_numbers(result)
     if not result.scores:

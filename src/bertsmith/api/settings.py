@@ -87,6 +87,7 @@ class RecipeSettings(RunSettings, total=False):
     eval_rows: int
     start: PathLike
     after: str
+    match_tokens: bool
 
 
 class FinetuneSettings(RunSettings, total=False):
@@ -96,12 +97,14 @@ class FinetuneSettings(RunSettings, total=False):
     tokenizer: PathLike
     sampling: Literal["all", "balanced"]
     limit: int
+    subset: Literal["first", "stratified"]
     metrics: str | Mapping[str, str]
     main_metric: str
     head: Table
     auxiliary: Mapping[str, float]
     head_learning_rate: float | None
     dropout: float | None
+    encoder: Table
     random_init: bool
     epochs: float
     dev_fraction: float

@@ -89,7 +89,11 @@ EXAMPLES = {
     ),
     "evaluate": (
         "bertsmith evaluate reviews --dev dev.csv",
-        "bertsmith evaluate reviews --file test.csv --split test -o scores",
+        "bertsmith evaluate forward backward --file test.csv --split test -o scores",
+    ),
+    "sample-efficiency": (
+        "bertsmith sample-efficiency -m MODEL -t glue/sst-2 --data GLUE -o labels",
+        "bertsmith sample-efficiency -m A -m B --from-scratch -t tuning.toml -o out",
     ),
     "predict": (
         "bertsmith predict reviews --file new.csv -o predictions.csv",

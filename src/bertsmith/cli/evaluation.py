@@ -18,7 +18,8 @@ TASK_HELP = "Task, e.g. glue/cola, or a fine-tuning recipe; default: the task of
 TaskName = Annotated[
     str, typer.Option("--task", "-t", metavar="TASK", help=TASK_HELP, autocompletion=opt.complete_task)
 ]
-Settings = Annotated[list[str] | None, opt.overrides("max_length=256 task.text=review")]
+MORE_HELP = "Further models, whose probabilities are averaged with those of MODEL; then settings, e.g. max_length=256."
+Words = Annotated[list[str] | None, typer.Argument(metavar="[MODEL]... [SETTING=VALUE]...", help=MORE_HELP)]
 ENCODING_HELP = "Character encoding of the files, e.g. cp949; the setting task.encoding."
 Encoding = Annotated[str | None, typer.Option(help=ENCODING_HELP)]
 
@@ -28,7 +29,7 @@ Encoding = Annotated[str | None, typer.Option(help=ENCODING_HELP)]
 def evaluate(
     model: Tuned,
     task: TaskName = "",
-    overrides: Settings = None,
+    overrides: Words = None,
     data: opt.TaskData = None,
     dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
     file: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples of the split.")] = None,
@@ -41,9 +42,9 @@ def evaluate(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Evaluate a fine-tuned model. Reports scores, baselines, confusion matrix, calibration and the worst errors."""
+    """Evaluate a fine-tuned model, or an ensemble. Reports scores, baseline, confusion matrix, calibration, errors."""
     from bertsmith.errors import DataError
-    from bertsmith.evaluation import evaluator, terminal
+    from bertsmith.evaluation import ensemble, evaluator, terminal
     from bertsmith.evaluation.evaluation import evaluate_with
     from bertsmith.evaluation.output_files import write_evaluation
 
@@ -51,12 +52,13 @@ def evaluate(
         raise BertsmithError("pass only one of --data, --dev and --file: each names the examples")
     if dev and split != "dev":
         raise BertsmithError(f"--dev names the examples of dev: with --split {split} pass --file FILE")
-    finetuned = evaluator.finetune_config_of(model, opening.get("head"))
+    models, changes = _models_and_changes(model, overrides, encoding)
+    runs = [evaluator.finetune_config_of(one, opening.get("head")) for one in models]
     given = opt.given(**{"data": data, split: dev or file})
-    files = evaluator.evaluation_files(finetuned, given, split=split)
-    settings = evaluator.make_evaluation_config(finetuned, task, _changes(overrides, encoding))
-    run = None if given else finetuned
-    result = evaluate_with(settings, model, files, split, device, quiet=quiet or as_json, run=run, **opening)
+    files = ensemble.shared_files(models, runs, given, split=split)
+    settings = [evaluator.make_evaluation_config(run, task, changes) for run in runs]
+    opened = ensemble.open_models(settings, models, files, device=device, **opening)
+    result = evaluate_with(opened, settings[0], split, quiet=quiet or as_json, run=None if given else runs[0])
     if not result.scores and not (output and result.submission):
         raise DataError(f"{split} has no labels: choose another --split, or use bertsmith predict")
     written = write_evaluation(result, output) if output else []
@@ -70,7 +72,7 @@ def predict(
     model: Tuned,
     file: Annotated[Path, typer.Option(metavar="FILE", help="Examples; their labels, if any, are ignored.")],
     task: TaskName = "",
-    overrides: Settings = None,
+    overrides: Words = None,
     with_text: Annotated[bool, opt.option("--with-text", "Also write the text of each example.")] = False,
     encoding: Encoding = None,
     output: Annotated[Path | None, opt.output("FILE", "Write to this .jsonl, .csv or .tsv file.")] = None,
@@ -80,28 +82,37 @@ def predict(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Predict all examples of a file. Without -o, print JSON lines on stdout."""
-    from bertsmith.evaluation import evaluator
+    """Predict all examples of a file with a model, or with an ensemble. Without -o, print JSON lines on stdout."""
+    from bertsmith.evaluation import ensemble, evaluator
     from bertsmith.evaluation.output_files import check_output, json_lines, prediction_rows, write_predictions
 
     if output:
         check_output(output)
-    finetuned = evaluator.finetune_config_of(model, opening.get("head"))
-    settings = evaluator.make_evaluation_config(finetuned, task, _changes(overrides, encoding))
-    opened = evaluator.open_evaluator(settings, model, {"test": file}, device=device, **opening)
+    models, changes = _models_and_changes(model, overrides, encoding)
+    runs = [evaluator.finetune_config_of(one, opening.get("head")) for one in models]
+    settings = [evaluator.make_evaluation_config(run, task, changes) for run in runs]
+    opened = ensemble.open_models(settings, models, {"test": file}, device=device, **opening)
     rows = prediction_rows(opened, with_text=with_text, quiet=quiet or as_json)
     if output is None:
         for line in json_lines(rows):
             sys.stdout.write(line)
         return
     count = write_predictions(rows, output)
-    facts = {"model": str(opened.folder), "task": opened.task.name, "examples": count, "output": str(output)}
+    facts = {"model": opened.name, "task": opened.task.name, "examples": count, "output": str(output)}
     opt.print_result(facts, as_json)
 
 
-def _changes(overrides: list[str] | None, encoding: str | None) -> list[str]:
-    """The overrides with --encoding; a file among them has an option of its own."""
-    for word in overrides or []:
-        if "=" not in word and looks_like_path(word):
-            raise BertsmithError(f"{word} is not a setting: pass a file of examples with --file {word}")
-    return [*([f"task.encoding={encoding}"] if encoding else []), *(overrides or [])]
+def _models_and_changes(model: Path, words: list[str] | None, encoding: str | None) -> tuple[list[Path], list[str]]:
+    """The models, and the settings with --encoding; a file among the words has an option of its own."""
+    models, changes = [model], [f"task.encoding={encoding}"] if encoding else []
+    for word in words or []:
+        if Path(word).is_dir():
+            models.append(Path(word))
+        elif "=" not in word and looks_like_path(word):
+            advice = f"pass a file of examples with --file {word}"
+            if not Path(word).exists() and not Path(word).suffix:
+                advice = "no such folder, if it is a further model"
+            raise BertsmithError(f"{word} is not a setting: {advice}")
+        else:
+            changes.append(word)
+    return models, changes

@@ -1,4 +1,4 @@
-"""Commands for studies, which fine-tune many models and print one table: features, ablate."""
+"""Commands for studies, which fine-tune many models and print one table: features, ablate, sample-efficiency."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ MODELS_HELP = (
     "Pre-trained model folders. NAME+bilstm repeats a model with a BiLSTM on top, NAME+fresh repeats it "
     "with random weights."
 )
+START_HELP = "Model folder or run to start from; may be repeated."
+CHANGES_HELP = "Settings of fine-tuning, e.g. learning_rate=1e-4; of one model: from-scratch:learning_rate=1e-3."
+SIZES_HELP = "Numbers of labelled training examples; all: every one."
 StudyFolder = Annotated[Path, opt.output("DIR", "Folder of the study; finished runs in it are skipped.")]
 
 
@@ -82,3 +85,38 @@ def ablate(
     options |= {"learning_rates": parse_learning_rates(learning_rates), "report": opt.reporter(quiet)}
     result = study(candidates(models), trials(task, data, settings or []), output, **options)
     opt.print_result(result, as_json, lambda: terminal_runs.ablations(result))
+
+
+@app.command(name="sample-efficiency")
+def sample_efficiency(
+    model: Annotated[list[str], typer.Option("--model", "-m", metavar="[NAME=]FOLDER", help=START_HELP)],
+    task: opt.TaskName,
+    output: StudyFolder,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[[MODEL:]SETTING=VALUE]...", help=CHANGES_HELP)
+    ] = None,
+    train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.")] = None,
+    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
+    test: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to report instead of dev.")] = None,
+    data: opt.TaskData = None,
+    sizes: Annotated[str, typer.Option(metavar="A,B,...", help=SIZES_HELP)] = "100,200,500,1000,all",
+    from_scratch: Annotated[
+        bool, opt.option("--from-scratch", "Also the first model with random initial weights.")
+    ] = False,
+    seeds: Annotated[int, opt.at_least(1, "Runs per size, each with another seed and subset.")] = 3,
+    min_steps: Annotated[int, opt.at_least(0, "More epochs for runs with fewer optimizer steps.")] = 200,
+    device: opt.Device = "auto",
+    quiet: opt.Quiet = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Compare models by the labelled examples they need. Fine-tunes each of them on nested training subsets."""
+    from bertsmith.studies import sample_efficiency_report
+    from bertsmith.studies.sample_efficiency import named_models, parse_sizes
+    from bertsmith.studies.sample_efficiency import sample_efficiency as study
+
+    quiet = quiet or as_json
+    files = opt.given(train=train, dev=dev, test=test, data=data)
+    options: dict[str, Any] = {"sizes": parse_sizes(sizes), "seeds": seeds, "min_steps": min_steps, "device": device}
+    options |= {"from_scratch": from_scratch, "quiet": quiet, "report": opt.reporter(quiet)}
+    result = study(named_models(model), task, files, output, changes=overrides or [], **options)
+    opt.print_result(result, as_json, lambda: sample_efficiency_report.show(result))

@@ -109,7 +109,9 @@ def finetune(
     resume: Resume = "auto",
     overwrite: opt.Overwrite = False,
     seed: Annotated[int | None, typer.Option(help="Seed of new heads, data order and dropout.")] = None,
-    limit: Annotated[int | None, opt.at_least(1, "Use only the first N training examples.")] = None,
+    limit: Annotated[
+        int | None, opt.at_least(1, "Use only N training examples: the first, or with subset=stratified a random draw.")
+    ] = None,
     track: Track = None,
     dry_run: Annotated[
         bool, opt.option("--dry-run", "Only read data and model; report steps and class counts.")

@@ -102,7 +102,7 @@ class AWDLSTM(Encoder):
     """Embeddings and LSTM layers. Rows that continue those of the batch before start from its state."""
 
     layer_config: LayerConfig
-    segment_types, has_pooler, stateful, compiles = 0, False, True, False
+    segment_types, has_pooler, stateful, compiles, starts_texts = 0, False, True, False, False
 
     def __init__(self, config: Config) -> None:
         super().__init__()

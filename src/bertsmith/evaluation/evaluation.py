@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import bertsmith.evaluation.tables as tables
+from bertsmith.evaluation.ensemble import Ensemble, open_models
 from bertsmith.evaluation.evaluator import (
+    Chunk,
     EvaluationConfig,
+    Evaluator,
     finetune_config_of,
     make_evaluation_config,
-    open_evaluator,
     split_examples,
 )
 from bertsmith.metrics.confidence import ConfidenceInterval
+from bertsmith.model_io.run_folder import distinct_names
 from bertsmith.reports import html
-from bertsmith.tasks.task import Case, Example, Metrics, Prediction, Task, named_metrics
+from bertsmith.tasks.own_metrics import Metrics, named_metrics
+from bertsmith.tasks.task import Case, Example, Prediction, Task
 from bertsmith.training.finetune_data import check_examples
 from bertsmith.training.recipe import FinetuneConfig, task_name
 
@@ -27,6 +31,18 @@ PER_CLASS, BY_LENGTH = "Per-class scores", "Scores by length"  # titles of table
 NOTEBOOK_LABELS = 20  # of the confusion matrix in a notebook
 NOT_IN_JSON = ("cases", "predictions", "submission")
 NOT_IN_ERRORS = ("example", "correct", "calibrated", "reported")
+
+
+@dataclass(frozen=True)
+class ModelScores:
+    """The scores of one model of an ensemble."""
+
+    name: str
+    model: str  # folder
+    max_length: int
+    truncated: int
+    scores: dict[str, float] = field(default_factory=dict)
+    interval: ConfidenceInterval | None = None  # of the main metric
 
 
 @dataclass(frozen=True)
@@ -55,6 +71,7 @@ class Evaluation:
     by_label: tuple[tables.LabelScores, ...] = ()
     calibration: tables.Calibration | None = None
     by_length: tuple[tables.LengthBucket, ...] = ()
+    models: tuple[ModelScores, ...] = ()  # of an ensemble, the scores of each model alone
     error_count: int = 0  # wrong cases; in tagging, entities
     errors: tuple[Case, ...] = ()  # the most confident errors; in regression the largest
     cases: tuple[Case, ...] = field(default=(), repr=False)
@@ -125,8 +142,10 @@ def score_tables(result: Evaluation) -> dict[str, tuple[list[str], list[list[str
     found = {}
     if result.baseline:
         others, overall = result.baseline.scores, {key: value for key, value in result.scores.items() if " " not in key}
-        rows = [[metric_title(key), format_score(overall[key]), format_score(others.get(key))] for key in overall]
-        found["Scores"] = (["Metric", "This model", result.baseline.description], rows)
+        single = {one.name: one.scores for one in result.models}
+        columns = {"Ensemble" if single else "This model": overall, **single, result.baseline.description: others}
+        rows = [[metric_title(key), *(format_score(one.get(key)) for one in columns.values())] for key in overall]
+        found["Scores"] = (["Metric", *columns], rows)
     if result.by_label:
         rows = [
             [
@@ -160,7 +179,7 @@ def _confusion_markup(table: tables.Confusion) -> str:
 
 
 def evaluate(
-    model: str | Path,
+    model: str | Path | Sequence[str | Path],
     task: Any,
     files: Mapping[str, str | Path],
     *,
@@ -173,69 +192,86 @@ def evaluate(
     device: str = "auto",
     quiet: bool = True,
 ) -> Evaluation:
-    """Scores a fine-tuned model folder, or the best model of a run folder.
+    """Scores a fine-tuned model folder, or the best model of a run folder; of several models, their ensemble.
 
     `task`: its name, such as `glue/cola`, or its config, such as `classification.Config(text="review")`. `files`: by
     split, or the benchmark's folder under `data`. `max_length`: 0 is that of the run, or the task's default.
     `metrics`: of your own, functions or their names by name; `main_metric`: the one with the confidence interval.
     """
     name = task if isinstance(task, str) else task_name(task)
-    settings = make_evaluation_config(finetune_config_of(model), name)
-    settings = replace(settings, max_length=max_length or settings.max_length, bf16=bf16, max_errors=max_errors)
-    settings = settings if isinstance(task, str) else replace(settings, task=task)
-    settings = replace(settings, main_metric=main_metric or settings.main_metric)
+    models = [model] if isinstance(model, str | Path) else list(model)
+    configs = []
+    for one in models:
+        settings = make_evaluation_config(finetune_config_of(one), name)
+        settings = replace(settings, max_length=max_length or settings.max_length, bf16=bf16, max_errors=max_errors)
+        settings = settings if isinstance(task, str) else replace(settings, task=task)
+        configs.append(replace(settings, main_metric=main_metric or settings.main_metric))
     paths = {key: Path(path) for key, path in files.items()}
-    return evaluate_with(settings, model, paths, split, device, quiet=quiet, metrics=metrics)
+    opened = open_models(configs, models, paths, device=device)
+    return evaluate_with(opened, configs[0], split, quiet=quiet, metrics=metrics)
 
 
 def evaluate_with(
+    opened: Evaluator | Ensemble,
     settings: EvaluationConfig,
-    model: str | Path,
-    files: Mapping[str, Path],
     split: str,
-    device: str,
     *,
     quiet: bool,
     run: FinetuneConfig | None = None,
     metrics: Metrics = "",
-    **opening: Any,
 ) -> Evaluation:
-    """`evaluate` with an `EvaluationConfig`; `run`: as for `split_examples`; `opening`: keywords of `open_model`.
+    """`evaluate` with an open model or ensemble; `run`: as for `split_examples`.
 
     `metrics`: of your own, beside those of the config.
     """
-    evaluator = open_evaluator(settings, model, files, device=device, **opening)
-    task = evaluator.task
+    task, members = opened.task, opened.members
     task.use_metrics({**named_metrics(settings.metrics), **named_metrics(metrics)}, settings.main_metric)
     examples = split_examples(task, split, run)
     began = time.perf_counter()
-    chunks = list(evaluator.predict(examples, title="evaluate", quiet=quiet))
+    chunks = list(opened.predict(examples, title="evaluate", quiet=quiet))
     seconds = time.perf_counter() - began
     predictions = [prediction for chunk in chunks for prediction in chunk.predictions]
     lengths = [length for chunk in chunks for length in chunk.lengths]
     truncated = [flag for chunk in chunks for flag in chunk.truncated]
     result = Evaluation(
-        model=str(evaluator.folder),
+        model=opened.name,
         task=task.name,
         split=split,
         objective=task.objective,
         main_metric=task.main_metric,
-        max_length=evaluator.max_length,
+        max_length=max(one.max_length for one in members),
         unit=task.length_unit,
         probabilities=task.has_probabilities,
-        device=evaluator.device,
+        device=members[0].device,
         examples=len(examples),
         truncated=sum(truncated),
-        unknown_word_rate=check_examples(evaluator.tokenizer, examples),
+        unknown_word_rate=max(check_examples(one.tokenizer, examples) for one in members),
         seconds=seconds,
         texts_per_second=sum(chunk.rows for chunk in chunks) / seconds,
         detected=dict(task.detected),
         predictions=(examples, predictions),
         submission=task.submission(examples, predictions),
     )
-    if all(example.gold is None for example in examples):
+    labelled = any(example.gold is not None for example in examples)
+    if isinstance(opened, Ensemble):
+        result = replace(result, models=tuple(_model_scores(opened, examples, chunks, labelled=labelled)))
+    if not labelled:
         return result
     return analyze(result, task, lengths=lengths, truncated=truncated, max_errors=settings.max_errors)
+
+
+def _model_scores(
+    ensemble: Ensemble, examples: Sequence[Example], chunks: Sequence[Chunk], *, labelled: bool
+) -> Iterator[ModelScores]:
+    """Each model of an ensemble, with scores if the examples are labelled."""
+    task, names = ensemble.task, distinct_names([member.folder for member in ensemble.members])
+    for number, member in enumerate(ensemble.members):
+        own = [chunk.by_model[number] for chunk in chunks]
+        predictions = [prediction for chunk in own for prediction in chunk.predictions]
+        truncated = sum(sum(chunk.truncated) for chunk in own)
+        one = ModelScores(names[number], member.name, member.max_length, truncated)
+        scores = task.scores(examples, predictions) if labelled else {}
+        yield replace(one, scores=scores, interval=task.main_interval(examples, predictions) if labelled else None)
 
 
 def analyze(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, read_heads
 from bertsmith.model_io.run_folder import RECIPE, find_model_folder
-from bertsmith.objectives.objective import objective_class
+from bertsmith.objectives.objective import Pipeline, objective_class
 from bertsmith.system.devices import choose_device
 from bertsmith.system.progress import Progress
 from bertsmith.system.suggestions import OtherNames
@@ -63,6 +63,7 @@ class Chunk:
     lengths: list[int]  # before truncation, in the task's `length_unit`
     truncated: list[bool]
     rows: int  # rows that the model has read
+    by_model: tuple[Chunk, ...] = ()  # of an ensemble: those of each model
 
 
 @dataclass(frozen=True)
@@ -77,17 +78,27 @@ class Evaluator:
     device: str
     bf16: bool
 
+    @property
+    def members(self) -> tuple[Evaluator, ...]:
+        """The model itself, as in an ensemble of one."""
+        return (self,)
+
+    @property
+    def name(self) -> str:
+        """The model folder."""
+        return str(self.folder)
+
     def predict(self, examples: Sequence[Example], *, title: str, quiet: bool) -> Iterator[Chunk]:
         """The predictions for all examples in order."""
-        done, total = 0, sum(_characters(example) for example in examples)
-        with Progress(title, total=total, quiet=quiet) as progress:
-            for begin, end in pairwise(_boundaries(examples)):
-                chunk = self._chunk(examples[begin:end])
-                done += sum(_characters(example) for example in chunk.examples)
-                progress.update(done, examples=end)
-                yield chunk
+        return in_chunks(self.chunk, examples, title=title, quiet=quiet)
 
-    def _chunk(self, examples: Sequence[Example]) -> Chunk:
+    def chunk(self, examples: Sequence[Example]) -> Chunk:
+        """The predictions for some examples."""
+        outputs, features = self.outputs(examples)
+        return chunk_of(self.task, examples, outputs, features)
+
+    def outputs(self, examples: Sequence[Example]) -> tuple[list[Any], list[Features]]:
+        """The output for each example (`Task.outputs`), and the features that the model has read."""
         task, padding_id, length = self.task, self.tokenizer.padding_id, self.max_length
         features = task.rows(examples, self.tokenizer, max_length=length)
         logits = predict_logits(
@@ -95,13 +106,36 @@ class Evaluator:
         )
         if not all(np.isfinite(one).all() for one in logits):
             raise DataError(f"{self.folder}: the logits are not finite: use an earlier checkpoint")
-        predictions = task.decode(examples, features, logits)
-        lengths = _token_counts(features, len(examples))
-        if task.length_unit != "tokens":  # a row may have several sentences, and a sentence several rows
-            lengths = [len(prediction.value) for prediction in predictions]
-        truncated = truncated_examples(features)
-        flags = [index in truncated for index in range(len(examples))]
-        return Chunk(list(examples), predictions, lengths, flags, sum(len(one.rows) for one in features))
+        return task.outputs(examples, features, logits), features
+
+    def truncation_advice(self) -> str:
+        """The tokens of a row, and the setting for longer ones."""
+        length, positions = self.max_length, self.model.encoder.max_positions
+        return f"{length} tokens" + (f": set max_length={min(2 * length, positions)}" if length < positions else "")
+
+
+def in_chunks(
+    predict: Callable[[Sequence[Example]], Chunk], examples: Sequence[Example], *, title: str, quiet: bool
+) -> Iterator[Chunk]:
+    """The predictions for all examples in order, with a progress bar."""
+    done, total = 0, sum(_characters(example) for example in examples)
+    with Progress(title, total=total, quiet=quiet) as progress:
+        for begin, end in pairwise(_boundaries(examples)):
+            chunk = predict(examples[begin:end])
+            done += sum(_characters(example) for example in chunk.examples)
+            progress.update(done, examples=end)
+            yield chunk
+
+
+def chunk_of(task: Task, examples: Sequence[Example], outputs: Sequence[Any], features: Sequence[Features]) -> Chunk:
+    """The predictions from the outputs for some examples; lengths and truncation are those of the features."""
+    predictions = task.predictions(examples, outputs)
+    lengths = _token_counts(features, len(examples))
+    if task.length_unit != "tokens":  # a row may have several sentences, and a sentence several rows
+        lengths = [len(prediction.value) for prediction in predictions]
+    truncated = truncated_examples(features)
+    flags = [index in truncated for index in range(len(examples))]
+    return Chunk(list(examples), predictions, lengths, flags, sum(len(one.rows) for one in features))
 
 
 def finetune_config_of(model: str | Path, head: str | None = None) -> FinetuneConfig | None:
@@ -180,21 +214,33 @@ def open_evaluator(
     """Loads the model and builds the task with its labels; a DataError if the model has no head for the task."""
     folder = find_model_folder(model)
     loaded, tokenizer, _ = open_model(folder, **opening)
-    pipeline = objective_class(settings.task.build(files=files).objective).pipeline
-    head = loaded.only_head_for(pipeline)
-    if head is None:
+    pipeline = _pipeline(settings, files)
+    if loaded.only_head_for(pipeline) is None:
         heads = ", ".join(map(_described, loaded.objectives.values())) or "none"
         missing = f"{folder} has no head for {task_name(settings.task)} ({pipeline})"
         raise DataError(f"{missing}; its heads: {heads}: use a model fine-tuned for it")
-    task: Task = settings.task.build(files=files, labels=_labels(loaded.objectives[head]) or ())
-    task.objective = head
-    task.use_head_config(getattr(loaded.objectives[head], "config", None))
+    task = build_task(settings, loaded, files)
     positions = loaded.encoder.max_positions
     if settings.max_length > positions:
         found = f"max_length={settings.max_length} exceeds the {positions} positions of {folder}"
         raise ConfigError(f"{found}: write max_length={positions}")
     max_length, device = settings.max_length or min(task.max_length, positions), choose_device(device)
     return Evaluator(folder, loaded.to(device), tokenizer, task, max_length, device, settings.bf16)
+
+
+def build_task(settings: EvaluationConfig, model: Model, files: Mapping[str, Path]) -> Task:
+    """The task with the labels of the model's head for it."""
+    head = model.only_head_for(_pipeline(settings, files))
+    assert head is not None
+    task: Task = settings.task.build(files=files, labels=_labels(model.objectives[head]) or ())
+    task.objective = head
+    task.use_head_config(getattr(model.objectives[head], "config", None))
+    return task
+
+
+def _pipeline(settings: EvaluationConfig, files: Mapping[str, Path]) -> Pipeline:
+    """The pipeline of the task's objective."""
+    return objective_class(settings.task.build(files=files).objective).pipeline
 
 
 def _labels(head: Any) -> tuple[str, ...] | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from bertsmith import config
 from bertsmith.errors import BertsmithError, ConfigError, DataError, DataWarning, StorageError
+from bertsmith.evaluation.ensemble import Ensemble
 from bertsmith.evaluation.evaluation import Evaluation
 from bertsmith.evaluation.evaluator import Evaluator
 from bertsmith.evaluation.page import page
@@ -109,7 +110,7 @@ def texts_by_role(task: Task, example: Example) -> dict[str, Any]:
 
 
 def prediction_rows(
-    evaluator: Evaluator, *, split: str = "test", with_text: bool = False, quiet: bool = True
+    evaluator: Evaluator | Ensemble, *, split: str = "test", with_text: bool = False, quiet: bool = True
 ) -> Iterator[dict[str, Any]]:
     """One row per example of a split, in order; `with_text` adds the texts of the example.
 
@@ -117,17 +118,16 @@ def prediction_rows(
     """
     task, truncated = evaluator.task, 0
     examples = task.examples(split, with_labels=False)
-    check_examples(evaluator.tokenizer, examples)
+    for one in evaluator.members:
+        check_examples(one.tokenizer, examples)
     for chunk in evaluator.predict(examples, title="predict", quiet=quiet):
         for example, prediction in zip(chunk.examples, chunk.predictions, strict=True):
             texts = texts_by_role(task, example) if with_text else None
             yield prediction_row(example, prediction, probabilities=task.has_probabilities, texts=texts)
         truncated += sum(chunk.truncated)
     if truncated:
-        total, length = len(examples), evaluator.max_length
-        positions = evaluator.model.encoder.max_positions
-        advice = f": set max_length={min(2 * length, positions)}" if length < positions else ""
-        found = f"{truncated:,} of {total:,} examples were truncated at {length} tokens{advice}"
+        shortest = min(evaluator.members, key=lambda one: one.max_length)
+        found = f"{truncated:,} of {len(examples):,} examples were truncated at {shortest.truncation_advice()}"
         warnings.warn(found, DataWarning, stacklevel=2)
 
 

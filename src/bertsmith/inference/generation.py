@@ -96,6 +96,8 @@ class GenerationPipeline(TextModel):
     def generate_pieces(self, prompts: Sequence[str], settings: GenerationSettings) -> Iterator[Piece]:
         """The parts of all texts, a few tokens at a time; the inputs are checked at once."""
         check_causal(self.model)
+        if not isinstance(self.model.encoder, TransformerEncoder):
+            raise BertsmithError("generation needs a Transformer with a key/value cache: use a model such as gpt/base")
         self.check_texts(*prompts)
         rows = [self._prompt_row(prompt, index, len(prompts)) for index, prompt in enumerate(prompts)]
         texts = [
@@ -173,7 +175,7 @@ def check_causal(model: Model) -> None:
             f"this model has no causal_lm head (heads: {heads}){instead}: use a causal language model, such as one "
             "pre-trained with the recipe gpt/base"
         )
-    if not isinstance(model.encoder, TransformerEncoder) or model.encoder.direction != "forward":
+    if model.encoder.direction != "forward":
         raise BertsmithError("this encoder does not read texts from left to right only: use a model such as gpt/base")
 
 

@@ -14,7 +14,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.tasks.tables import join_names
 from bertsmith.tasks.tagged_text import Spans, TaggingConfig, Unit, split_text, word_features
 from bertsmith.tasks.task import Example
-from bertsmith.tasks.token_classification import WordPrediction, predict_words
+from bertsmith.tasks.word_predictions import WordPrediction, predict_words
 
 UNITS = ("word", "part", "character")
 

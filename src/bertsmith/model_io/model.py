@@ -199,5 +199,6 @@ def build_context(encoder: Encoder, *, vocabulary: Vocabulary | None, seed: int)
         vocabulary=vocabulary,
         layer_config=encoder.layer_config,
         direction=encoder.direction,
+        compiles=encoder.compiles,
         seed=seed,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from bertsmith.errors import ConfigError, DataError
@@ -28,6 +29,20 @@ def find_model_folder(path: str | Path) -> Path:
     if (folder / RECIPE).is_file():
         raise DataError(f"{folder} is a run without a model: resume it with the command that started it")
     return folder
+
+
+def model_name(folder: str | Path) -> str:
+    """The name of a model folder; for the model of a run that of the run: `a` for `runs/a/best`."""
+    folder = Path(folder)
+    return folder.parent.name if folder.name in MODELS and folder.parent.name else folder.name
+
+
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """The names of model folders; the path of those with the same name, numbered where a folder occurs again."""
+    names = [model_name(folder) for folder in folders]
+    names = [str(folder) if names.count(name) > 1 else name for folder, name in zip(folders, names, strict=True)]
+    before = [names[:number].count(name) for number, name in enumerate(names)]
+    return [f"{name} ({count + 1})" if count else name for name, count in zip(names, before, strict=True)]
 
 
 def refuse_other_folders(folder: Path) -> None:

@@ -42,6 +42,7 @@ class LanguageModelHead(Objective):
         layers.init_weights(self)
         self.fusable = True  # the loss is the cross entropy of the logits, with label smoothing if set
         self.label_smoothing = 0.0  # in training: probability that the target gives to the other V-1 tokens together
+        self.compiles = context.compiles
 
     @property
     def perplexity_terms(self) -> tuple[str, ...]:
@@ -60,7 +61,7 @@ class LanguageModelHead(Objective):
         return self.make_loss(batch, *_loss_and_correct(logits, self.labels(batch), self.smoothing))
 
     def loss(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Loss:
-        """See `Objective.loss`; compiled for CUDA, one kernel turns the logits into their gradient.
+        """See `Objective.loss`; on CUDA, compiled or not to be compiled, one kernel turns logits into their gradient.
 
         Elsewhere, rows with more than `MOST_LOGITS` logits are computed part by part, and again in the backward.
         """
@@ -72,7 +73,7 @@ class LanguageModelHead(Objective):
         """The cross entropy of hidden states of the encoder [R, D]."""
         table_VE, labels_R = self._output_table(table), self.labels(batch)
         rows = max(1, MOST_LOGITS // len(table_VE))
-        fused = trains_in_half_precision(x_RD) and torch.compiler.is_compiling()
+        fused = trains_in_half_precision(x_RD) and (torch.compiler.is_compiling() or not self.compiles)
         if not (fused or len(labels_R) > rows):
             return self.loss_from_logits(self.logits(x_RD, table), batch)
         x_RE = self._transformed(x_RD)

@@ -239,6 +239,7 @@ class BuildContext:
     vocabulary: Vocabulary | None = None  # needed to corrupt batches, not to compute losses or predictions
     layer_config: LayerConfig = field(default_factory=LayerConfig)
     direction: Direction = "both"  # of the encoder
+    compiles: bool = True  # by torch.compile, like the encoder
     seed: int = 0  # of the corruption
 
 

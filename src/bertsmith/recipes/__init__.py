@@ -37,7 +37,7 @@ def find(name: str) -> Recipe:
 
 
 def _complete(path: str, data: Any) -> Any:
-    if isinstance(data, dict) and "task" in data and "encoder" not in data:
+    if isinstance(data, dict) and "task" in data and "objectives" not in data:
         raise ConfigError(f"{path} is a fine-tuning recipe: use it with bertsmith finetune MODEL -t {path}")
     return with_shape(data)
 

@@ -34,12 +34,16 @@ DEFINITION = re.compile(r"^(?:export )?(?:async )?(?:const|let|function|class) (
 
 
 def render_page(folder: Traversable, name: str, *, title: str, data: Any, parts: Mapping[str, str]) -> str:
-    """`name`.html of an asset folder with its style and script, `data` for the script, and `parts` as markup."""
+    """`name`.html of an asset folder with its style and script, `data` for the script, and `parts` as markup.
+
+    A page without `name`.js has no script.
+    """
     style, template = ((folder / f"{name}.{kind}").read_text(encoding="utf-8") for kind in ("css", "html"))
     style = (ASSETS / "base.css").read_text(encoding="utf-8") + style
-    script = bundle_modules(f"{name}.js", [folder, ASSETS])
+    script = bundle_modules(f"{name}.js", [folder, ASSETS]) if (folder / f"{name}.js").is_file() else ""
+    scripts = f"; script-src '{_sha256(script)}'" if script else ""
     values = {
-        "policy": f"default-src 'none'; style-src '{_sha256(style)}'; script-src '{_sha256(script)}'",
+        "policy": f"default-src 'none'; style-src '{_sha256(style)}'{scripts}",
         "title": escape(title),
         "style": style,
         "script": script,

@@ -16,7 +16,7 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.evaluation.tables import baseline
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.model_folder import CONFIG
-from bertsmith.model_io.run_folder import find_model_folder
+from bertsmith.model_io.run_folder import find_model_folder, model_name
 from bertsmith.model_io.untrusted_files import read_json
 from bertsmith.reports.report_page import write_report
 from bertsmith.studies.published import METRICS, scores_for
@@ -64,7 +64,7 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
         if not equals:
             plain = word.replace(BILSTM, "").replace(FRESH, "")
             known = chosen.get(plain) if plain != word else None
-            name, path = (word, str(known.folder)) if known else (_default_name(Path(word)), word)
+            name, path = (word, str(known.folder)) if known else (model_name(word), word)
         if not name or name in chosen or name == NO_MODEL:
             raise ConfigError(f"{word}: the name must be unique: write name=FOLDER")
         if not re.fullmatch(r"[\w.+-]+", name):
@@ -73,11 +73,6 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
             raise DataError(f"{path} is not a folder: {name} needs a model folder or a run")
         chosen[name] = Candidate(name, find_model_folder(path))
     return list(chosen.values())
-
-
-def _default_name(folder: Path) -> str:
-    """`a` for `runs/a/best`."""
-    return folder.parent.name if folder.name in ("best", "last") and folder.parent.name else folder.name
 
 
 @dataclass(frozen=True)

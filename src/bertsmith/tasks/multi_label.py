@@ -31,7 +31,7 @@ from bertsmith.tasks.dataset_files import (
     user_files,
 )
 from bertsmith.tasks.tables import Table, join_names
-from bertsmith.tasks.task import Case, Dataset, Example, Prediction
+from bertsmith.tasks.task import Case, Dataset, Example, Prediction, Task
 from bertsmith.tasks.text_tasks import (
     ClassificationTask,
     TextTask,
@@ -206,6 +206,14 @@ class MultiLabelTask(ClassificationTask):
         super().use_head_config(config)
         self.thresholds = getattr(config, "thresholds", None)
 
+    def use_mean_of(self, tasks: Sequence[Task]) -> None:
+        """The mean threshold of each label; a model without thresholds counts with 0.5."""
+        found = [task.threshold_by_label() for task in tasks if isinstance(task, MultiLabelTask)]
+        self.thresholds = tuple(sum(one[label] for one in found) / len(found) for label in self.labels)
+
+    def threshold_by_label(self) -> dict[str, float]:
+        return dict(zip(self.labels, self.thresholds or [0.5] * len(self.labels), strict=True))
+
     def check(self, split: str, examples: Sequence[Example]) -> None:
         TextTask.check(self, split, examples)
         if split == "train" and not self._labels:
@@ -228,9 +236,13 @@ class MultiLabelTask(ClassificationTask):
     def target(self, example: Example) -> Any:
         return None if example.gold is None else [float(label in example.gold) for label in self.labels]
 
-    def prediction(self, example: Example, logits: NDArray[np.float64]) -> Prediction:
-        assert len(logits) == len(self.labels), f"{len(logits)} logits for {len(self.labels)} labels"
-        return self._thresholded((1 + np.tanh(logits / 2)) / 2, self.thresholds)
+    def output(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+        probabilities: NDArray[np.float64] = (1 + np.tanh(logits / 2)) / 2
+        return probabilities
+
+    def prediction(self, example: Example, output: NDArray[np.float64]) -> Prediction:
+        assert len(output) == len(self.labels), f"{len(output)} logits for {len(self.labels)} labels"
+        return self._thresholded(output, self.thresholds)
 
     def _thresholded(self, probabilities: NDArray[np.float64], thresholds: Sequence[float] | None) -> Prediction:
         """The score is the probability of exactly these labels if labels are independent."""

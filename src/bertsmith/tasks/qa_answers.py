@@ -106,6 +106,27 @@ def decode_answers(
     return [answers[question] for question in range(len(passages))]
 
 
+def mean_answers(answers: Sequence[Answers], count: int) -> Answers:
+    """The n-best answers of several models to one question: the mean probability of each distinct text.
+
+    A text that a model does not list has probability 0 there. Span and logits are those of the model with the highest
+    probability for it; the null odds are the mean.
+    """
+    listed: dict[str, list[Answer]] = {}
+    for one in answers:
+        for answer in one.best:
+            listed.setdefault(answer.text, []).append(answer)
+    means = [
+        max(some, key=lambda answer: answer.probability)._replace(
+            probability=sum(answer.probability for answer in some) / len(answers)
+        )
+        for some in listed.values()
+    ]
+    means.sort(key=lambda answer: -answer.probability)  # the first of equal ones stays before the others
+    kept = [answer for number, answer in enumerate(means) if number < count or not answer.text]
+    return Answers(best=tuple(kept), null_odds=sum(one.null_odds for one in answers) / len(answers))
+
+
 def extended_to_words(passage: str, span: NDArray[np.int32]) -> NDArray[np.int32]:
     """Character spans [C, 2] whose ends inside a word are moved to the ends of that word.
 

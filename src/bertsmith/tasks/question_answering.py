@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bertsmith.errors import DataError
 from bertsmith.metrics import question_answering as metrics
 from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap, mean_from_sums
-from bertsmith.tasks.qa_answers import Answers, decode_answers
+from bertsmith.tasks.qa_answers import Answers, decode_answers, mean_answers
 from bertsmith.tasks.qa_windows import NO_ANSWER, QAConfig, Question, passage_windows
 from bertsmith.tasks.task import Case, Dataset, Example, Features, Prediction, Task, gold_values
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -63,14 +63,20 @@ class QuestionAnsweringTask(Task):
         features = passage_windows(questions, tokenizer, self.config, max_length=max_length)
         return [one for one in features if one.target is not None] if training else features
 
-    def decode(
+    def outputs(
         self, examples: Sequence[Example], features: Sequence[Features], logits: Sequence[NDArray[np.float32]]
-    ) -> list[Prediction]:
-        """Answers with their character span; `detail` has the n-best answers and, for 2.0, the null odds."""
+    ) -> list[Answers]:
         passages = [example.texts[1] for example in examples]
         options = {"allow_no_answer": self.rules == "2.0", "whole_words": self.whole_words}
-        answers = decode_answers(passages, features, logits, self.config, **options)
-        return [_prediction(one, self.config.no_answer if self.rules == "2.0" else None) for one in answers]
+        return decode_answers(passages, features, logits, self.config, **options)
+
+    def predictions(self, examples: Sequence[Example], outputs: Sequence[Answers]) -> list[Prediction]:
+        """Answers with their character span; `detail` has the n-best answers and, for 2.0, the null odds."""
+        return [_prediction(one, self.config.no_answer if self.rules == "2.0" else None) for one in outputs]
+
+    def mean_output(self, outputs: Sequence[Answers]) -> Answers:
+        """See `mean_answers`: answers are spans of the passage, so that tokenizers may differ."""
+        return mean_answers(outputs, self.config.n_best)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """The official scores; for 2.0 also `best_exact` and `best_f1` at the best threshold."""

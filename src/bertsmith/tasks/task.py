@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
-import sys
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +18,7 @@ from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError, DataError, MetricError
 from bertsmith.metrics.classification import MatchCounts
 from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap_examples
+from bertsmith.tasks.own_metrics import Metric, Metrics, call_metric, named_metrics
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Row
 
@@ -88,8 +85,6 @@ class Case:
         return cls(index, example.id, example.texts, gold, prediction, float(confidence), source=example.source, **rest)
 
 
-Metric = Callable[[list[Any], list[Any]], float]  # gold and predicted values -> a number, better if higher
-Metrics = str | Mapping[str, str | Metric]  # `module:function`, several with commas; or such names or functions by name
 Submit = Callable[[Sequence[Example], Sequence[Prediction]], dict[str, bytes]]
 
 
@@ -189,7 +184,21 @@ class Task:
 
         classify [classes], regress [1], tag [R, classes], span [tokens of the row, 2], choose [choices].
         """
+        return self.predictions(examples, self.outputs(examples, features, logits))
+
+    def outputs(
+        self, examples: Sequence[Example], features: Sequence[Features], logits: Sequence[NDArray[np.float32]]
+    ) -> list[Any]:
+        """What a model predicts for each example, independent of its tokenizer: probabilities, a number or answers."""
         raise NotImplementedError
+
+    def predictions(self, examples: Sequence[Example], outputs: Sequence[Any]) -> list[Prediction]:
+        """The predictions from the outputs of one model, or from the mean outputs of several."""
+        raise NotImplementedError
+
+    def mean_output(self, outputs: Sequence[Any]) -> Any:
+        """The mean of the outputs of several models for one example."""
+        return np.mean(np.stack(outputs), axis=0)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """The official metrics by name, including `main_metric`, between 0 and 1."""
@@ -240,6 +249,9 @@ class Task:
     def use_head_config(self, config: Any) -> None:
         """Takes over what the config of a trained head has for predictions, such as thresholds."""
 
+    def use_mean_of(self, tasks: Sequence[Task]) -> None:
+        """Takes over the mean of what the heads of several models have for predictions, such as thresholds."""
+
     def label_matches(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, MatchCounts]:
         """Counts of each label, for tasks without a confusion matrix."""
         return {}
@@ -284,6 +296,10 @@ class LabelTask(Task):
     def head_config(self) -> dict[str, Any]:
         return {"kind": self.objective, "labels": list(self.labels)}
 
+    def reordered(self, output: Any, classes: Sequence[int]) -> Any:
+        """An output with its classes in another order: those of another model with the same labels."""
+        return output[list(classes)]
+
     def gold_labels(self, examples: Sequence[Example]) -> Iterator[str]:
         """The gold labels of all examples."""
         return (example.gold for example in examples)
@@ -309,64 +325,6 @@ def task_files(files: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The files of one of several tasks, by split; those of all tasks where it has none of its own."""
     own = {key.removeprefix(f"{name}."): path for key, path in files.items() if key.startswith(f"{name}.")}
     return own or {key: path for key, path in files.items() if "." not in key}
-
-
-def named_metrics(metrics: Metrics) -> dict[str, Metric]:
-    """The functions of metrics by name."""
-    if isinstance(metrics, str):
-        specs = [spec.strip() for spec in metrics.split(",") if spec.strip()]
-        metrics = {spec.rpartition(":")[2]: spec for spec in specs}
-    found = {name: find_metric(one) if isinstance(one, str) else one for name, one in metrics.items()}
-    for name in found:
-        if not name.isidentifier():
-            raise ConfigError(f"metrics: {name!r} is not a name: use letters, digits and underscores")
-    return found
-
-
-def find_metric(name: str) -> Metric:
-    """The function `package.module:function`; modules are also found in the working directory."""
-    module, colon, function = name.partition(":")
-    if not (module and colon and function):
-        raise ConfigError(f"metrics={name}: expected module:function, such as mymetrics:cost for mymetrics.py")
-    path, folder = sys.path.copy(), os.getcwd()
-    sys.path.insert(0, folder)
-    try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise ConfigError(f"metrics={name}: {module} does not import: {error}") from error
-        raise ConfigError(f"metrics={name}: no module {module} in {folder} or among the installed packages") from None
-    except Exception as error:  # whatever the user's module raises
-        raise ConfigError(f"metrics={name}: {module} does not import: {_described(error)}") from error
-    finally:
-        sys.path[:] = path
-    metric: Any = getattr(found, function, None)
-    if not callable(metric):
-        functions = [key for key, value in vars(found).items() if callable(value) and not key.startswith("_")]
-        raise ConfigError(f"metrics={name}: {module} has no function {function}{did_you_mean(function, functions)}")
-    return cast(Metric, metric)
-
-
-def call_metric(name: str, metric: Metric, gold: list[Any], predicted: list[Any]) -> float:
-    """The value of a user's metric; a MetricError if it raises an error or returns no finite number."""
-    try:
-        value: Any = metric(gold, predicted)
-    except Exception as error:
-        raise MetricError(f"metric {name}: {_described(error)}") from error
-    try:
-        number = math.nan if isinstance(value, str | bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise MetricError(f"metric {name} returned {str(value)[:40]!r}: it must return a finite number")
-    return number
-
-
-def _described(error: Exception) -> str:
-    """The kind of an error, its message, and the line of the user's file that raised it."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    where = "" if frame.filename == __file__ else f" ({frame.filename}:{frame.lineno})"
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
 
 
 def truncated_examples(features: Iterable[Features]) -> set[int]:

@@ -75,20 +75,26 @@ class TextTask(Task):
             for index in chosen
         ]
 
-    def prediction(self, example: Example, logits: NDArray[np.float64]) -> Prediction:
-        """The prediction from the logits of one example."""
+    def output(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probabilities, or the number, from the logits of one example."""
+        return softmax(logits)
+
+    def prediction(self, example: Example, output: NDArray[np.float64]) -> Prediction:
+        """The prediction from the output for one example."""
         raise NotImplementedError
 
-    def decode(
+    def outputs(
         self, examples: Sequence[Example], features: Sequence[Features], logits: Sequence[NDArray[np.float32]]
-    ) -> list[Prediction]:
-        predictions: dict[int, Prediction] = {}
+    ) -> list[NDArray[np.float64]]:
+        outputs: dict[int, NDArray[np.float64]] = {}
         for one, values in zip(features, logits, strict=True):
-            assert one.example_index not in predictions, "an example has two features"
-            example = examples[one.example_index]
-            predictions[one.example_index] = self.prediction(example, np.asarray(values, np.float64).reshape(-1))
-        assert len(predictions) == len(examples), "an example has no features"
-        return [predictions[index] for index in range(len(examples))]
+            assert one.example_index not in outputs, "an example has two features"
+            outputs[one.example_index] = self.output(np.asarray(values, np.float64).reshape(-1))
+        assert len(outputs) == len(examples), "an example has no features"
+        return [outputs[index] for index in range(len(examples))]
+
+    def predictions(self, examples: Sequence[Example], outputs: Sequence[NDArray[np.float64]]) -> list[Prediction]:
+        return [self.prediction(example, output) for example, output in zip(examples, outputs, strict=True)]
 
     def case(self, index: int, example: Example, prediction: Prediction) -> Case:
         """The case of one example."""
@@ -139,12 +145,11 @@ class ClassificationTask(TextTask, LabelTask):
     def target(self, example: Example) -> int | None:
         return None if example.gold is None else self.labels.index(example.gold)
 
-    def prediction(self, example: Example, logits: NDArray[np.float64]) -> Prediction:
-        assert len(logits) == len(self.labels), f"{len(logits)} logits for {len(self.labels)} labels"
-        probabilities = softmax(logits)
-        best = int(probabilities.argmax())
-        by_label = dict(zip(self.labels, probabilities.tolist(), strict=True))
-        return Prediction(self.labels[best], float(probabilities[best]), {"probabilities": by_label})
+    def prediction(self, example: Example, output: NDArray[np.float64]) -> Prediction:
+        assert len(output) == len(self.labels), f"{len(output)} logits for {len(self.labels)} labels"
+        best = int(output.argmax())
+        by_label = dict(zip(self.labels, output.tolist(), strict=True))
+        return Prediction(self.labels[best], float(output[best]), {"probabilities": by_label})
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         table = classification.confusion_matrix(*gold_and_predicted(examples, predictions), labels=self.labels).counts
@@ -200,8 +205,11 @@ class RegressionTask(TextTask):
         self.main_metric = main_metric
         self.threshold = threshold
 
-    def prediction(self, example: Example, logits: NDArray[np.float64]) -> Prediction:
-        (number,) = logits.tolist()
+    def output(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+        return logits
+
+    def prediction(self, example: Example, output: NDArray[np.float64]) -> Prediction:
+        (number,) = output.tolist()
         return Prediction(number)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
@@ -248,12 +256,11 @@ class MultipleChoiceTask(TextTask):
         question, *choices = (encoded[text] for text in example.texts)
         return [tokenizer.frame(question, choice, max_length=max_length) for choice in choices]
 
-    def prediction(self, example: Example, logits: NDArray[np.float64]) -> Prediction:
-        assert len(logits) == len(example.texts) - 1, f"{len(logits)} logits for {len(example.texts) - 1} choices"
-        probabilities = softmax(logits)
-        best = int(probabilities.argmax())
-        detail = {"choice": example.texts[best + 1], "probabilities": probabilities.tolist()}
-        return Prediction(best, float(probabilities[best]), detail)
+    def prediction(self, example: Example, output: NDArray[np.float64]) -> Prediction:
+        assert len(output) == len(example.texts) - 1, f"{len(output)} logits for {len(example.texts) - 1} choices"
+        best = int(output.argmax())
+        detail = {"choice": example.texts[best + 1], "probabilities": output.tolist()}
+        return Prediction(best, float(output[best]), detail)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         return {"accuracy": self.interval(examples, predictions).value}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,16 @@ from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap
 from bertsmith.metrics.sequence_labelling import Entity, Scheme, score_entities, tags_to_entities
 from bertsmith.tasks import tagged_text
 from bertsmith.tasks.tables import join_names
-from bertsmith.tasks.tagged_text import OUTSIDE, Sentence, Spans, TaggingConfig, Unit, WordFeatures, word_spans
+from bertsmith.tasks.tagged_text import OUTSIDE, Sentence, Spans, TaggingConfig, Unit, word_spans
 from bertsmith.tasks.task import Case, Dataset, Example, Features, LabelTask, Prediction, gold_values
-from bertsmith.tasks.text_tasks import note_similar_labels, softmax, sort_labels
+from bertsmith.tasks.text_tasks import note_similar_labels, sort_labels
+from bertsmith.tasks.word_predictions import (
+    WordPrediction,
+    continued,
+    mean_words,
+    predict_words,
+    with_unread_words,
+)
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import IGNORE_INDEX
 
@@ -133,21 +140,31 @@ class TokenClassificationTask(LabelTask):
         )
         return [one for one in features if one.target is not None or not training]
 
-    def decode(
+    def outputs(
         self, examples: Sequence[Example], features: Sequence[Features], logits: Sequence[NDArray[np.float32]]
-    ) -> list[Prediction]:
+    ) -> list[list[WordPrediction]]:
+        return predict_words([word_spans(example, self.unit) for example in examples], features, logits)
+
+    def mean_output(self, outputs: Sequence[list[WordPrediction]]) -> list[WordPrediction]:
+        """See `mean_words`: probabilities are by word, so that tokenizers may differ."""
+        return mean_words(outputs, () if self.plain else self.labels)
+
+    def reordered(self, output: list[WordPrediction], classes: Sequence[int]) -> list[WordPrediction]:
+        return [WordPrediction.of(one.word, one.probabilities[list(classes)], shared=one.shared) for one in output]
+
+    def predictions(self, examples: Sequence[Example], outputs: Sequence[list[WordPrediction]]) -> list[Prediction]:
         """IOB2 tags; `detail` has the entities, and as `unread` the indices of words without a token.
 
         Of plain labels, `detail` has the probability of each word's label. A word without a token gets the first label.
         """
         spans = [word_spans(example, self.unit) for example in examples]
         predictions = []
-        for example, words, some in zip(examples, spans, predict_words(spans, features, logits), strict=True):
+        for example, words, some in zip(examples, spans, outputs, strict=True):
             predicted: list[str | None] = [None] * len(words)
             scores = np.zeros(len(words))
             for one in some:
                 tag = self.labels[one.number]
-                tag = _continued(tag) if one.shared and not self.plain else tag
+                tag = continued(tag) if one.shared and not self.plain else tag
                 predicted[one.word], scores[one.word] = tag, one.score
             prediction = _prediction(example, words, predicted, scores, fill=self.labels[0] if self.plain else "")
             predictions.append(prediction)
@@ -256,36 +273,6 @@ class TokenClassificationTask(LabelTask):
         return gold, predicted
 
 
-class WordPrediction(NamedTuple):
-    """The predicted class of a word, by its first token."""
-
-    word: int
-    number: int  # of the class
-    score: float
-    shared: bool  # the token is also that of the word before
-
-
-def predict_words(
-    spans: Sequence[Spans], features: Sequence[Features], logits: Sequence[NDArray[np.float32]]
-) -> list[list[WordPrediction]]:
-    """The predictions for the words of each example, in order; words without a token have none."""
-    begins = np.cumsum([0, *map(len, spans)])
-    found: list[list[WordPrediction]] = [[] for _ in spans]
-    for one, values in zip(features, logits, strict=True):
-        assert isinstance(one, WordFeatures), "features of another task"
-        assert len(values) == len(one.indices if one.indices is not None else ())
-        probabilities = softmax(np.asarray(values, np.float64))
-        best = probabilities.argmax(axis=1)
-        words, before = begins[one.example_index] + one.words, -1
-        owners = np.searchsorted(begins, words, "right") - 1
-        for word, example, row in zip(words - begins[owners], owners, one.logit_rows, strict=True):
-            score = float(probabilities[row, best[row]])
-            found[example].append(WordPrediction(int(word), int(best[row]), score, bool(row == before)))
-            before = row
-    assert all(len({one.word for one in some}) == len(some) for some in found), "two features have the same word"
-    return [sorted(some) for some in found]
-
-
 def _prediction(
     example: Example, spans: Spans, predicted: list[str | None], scores: NDArray[np.float64], *, fill: str
 ) -> Prediction:
@@ -295,33 +282,13 @@ def _prediction(
     unread = [word for word in np.flatnonzero(~read).tolist() if not text[slice(*spans[word])].isspace()]
     if fill:
         return Prediction(tuple(tag or fill for tag in predicted), mean, {"scores": scores.tolist(), "unread": unread})
-    value = _with_unread_words(predicted)
+    value = with_unread_words(predicted)
     entities: list[Mapping[str, Any]] = []
     for kind, begin, end in tags_to_entities(value):
         start, stop = spans[begin][0], spans[end - 1][1]
         score = float(scores[begin:end][read[begin:end]].mean())
         entities.append({"kind": kind, "start": start, "end": stop, "text": text[start:stop], "score": score})
     return Prediction(tuple(value), mean, {"entities": entities, "unread": unread})
-
-
-def _with_unread_words(predicted: Sequence[str | None]) -> list[str]:
-    """Words without a token are outside, unless the same entity continues after them."""
-    following = [OUTSIDE] * len(predicted)
-    after = OUTSIDE
-    for word in range(len(predicted) - 1, -1, -1):
-        following[word] = after = predicted[word] or after
-    value: list[str] = []
-    for word, tag in enumerate(predicted):
-        if tag is None:
-            before = value[-1] if value else OUTSIDE
-            tag = following[word] if following[word] == _continued(before) else OUTSIDE
-        value.append(tag)
-    return value
-
-
-def _continued(tag: str) -> str:
-    """The tag that continues the entity of a tag."""
-    return f"I{tag[1:]}" if tag[0] == "B" else tag
 
 
 def _type_counts(gold: list[str], predicted: list[str], types: Sequence[str], scheme: Scheme | None) -> list[list[int]]:

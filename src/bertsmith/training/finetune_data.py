@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bertsmith import config
 from bertsmith.config import did_you_mean
+from bertsmith.data.packing.counter_random import mix_counters, stream_key
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.nn.recurrent import BiLSTM
@@ -143,15 +144,15 @@ def check_examples(tokenizer: Tokenizer, examples: Sequence[Example]) -> float:
 def train_and_dev(settings: FinetuneConfig, task: Task) -> tuple[list[Example], list[Example]]:
     """The task's own splits; without dev examples, `dev_fraction` of the training examples becomes dev.
 
-    `limit` keeps the first of the training examples that are left; dev and the labels do not depend on it.
+    `limit` keeps some of the training examples that are left; dev and the labels do not depend on it.
     """
-    train, fraction, limit = task.examples("train"), settings.dev_fraction, settings.limit or None
+    train, fraction = task.examples("train"), settings.dev_fraction
     if task.has_split("dev"):
         if fraction:
             raise ConfigError(f"{settings.name} has dev examples: leave out dev_fraction={fraction:g}")
-        return first_examples(train, limit), task.examples("dev")
+        return limited(settings, task, train), task.examples("dev")
     if not fraction:
-        return first_examples(train, limit), []
+        return limited(settings, task, train), []
     dev = [example for example in train if is_dev(example, fraction)]
     kept = [example for example in train if not is_dev(example, fraction)]
     if not (kept and dev):
@@ -159,15 +160,39 @@ def train_and_dev(settings: FinetuneConfig, task: Task) -> tuple[list[Example], 
             f"dev_fraction={fraction:g} splits {len(train):,} examples into {len(kept):,} for training and "
             f"{len(dev):,} for dev: both need some"
         )
-    return first_examples(kept, limit), dev
+    return limited(settings, task, kept), dev
 
 
-def first_examples(examples: Sequence[Example], limit: int | None) -> list[Example]:
-    """The first `limit` examples of each task."""
+def limited(settings: FinetuneConfig, task: Task, examples: Sequence[Example]) -> list[Example]:
+    """`limit` examples of each task: the first ones, or a stratified subset."""
     by_head: dict[str, list[Example]] = {}
     for example in examples:
         by_head.setdefault(example.head, []).append(example)
-    return [example for some in by_head.values() for example in some[:limit]]
+    chosen: list[Example] = []
+    for head, own in by_head.items():
+        if settings.limit and settings.subset == "stratified":
+            labelled = isinstance(task.heads.get(head, task), LabelTask)
+            order = stratified_order([example.gold if labelled else None for example in own], settings.seed)
+            own = [own[index] for index in sorted(order[: settings.limit].tolist())]
+        chosen += own[: settings.limit or None]
+    return chosen
+
+
+def stratified_order(classes: Sequence[Any], seed: int) -> NDArray[np.int64]:
+    """A random order of examples in which every prefix has the class proportions of all, to within one example a class.
+
+    The examples of a class, in random order, are spread evenly over the whole. A pure function of classes and seed.
+    """
+    members: dict[Any, list[int]] = {}
+    for index, one in enumerate(classes):
+        members.setdefault(one, []).append(index)
+    random = mix_counters(stream_key(seed, "subset"), np.arange(len(classes)))
+    offsets = mix_counters(stream_key(seed, "classes of a subset"), np.arange(len(members))) / float(HASH_RANGE)
+    places = np.empty(len(classes))
+    for offset, own in zip(offsets, members.values(), strict=True):
+        indices = np.array(own)
+        places[indices[np.argsort(random[indices], kind="stable")]] = (np.arange(len(own)) + offset) / len(own)
+    return np.argsort(places, kind="stable")
 
 
 def label_weights(settings: FinetuneConfig, task: Task, head: Mapping[str, Any]) -> dict[str, Any]:

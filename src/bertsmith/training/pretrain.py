@@ -98,8 +98,7 @@ def make_trainer(
         world=world,
         stop_signal=stop_signal,
         seed=recipe.seed,
-        learning_rate_factor=loader.packing.learning_rate_factor if recipe.by_column else None,
-        carries_state=recipe.by_column,
+        columns=loader.packing if recipe.by_column else None,
     )
 
 

@@ -223,9 +223,7 @@ class FinetuneConfig:
     # weight of the language model's loss on the same texts, beside the task's (P-GPT1 §3.2): causal_lm or masked_lm
     auxiliary: dict[str, float] = field(default_factory=dict)
     dropout: float | None = None  # in the whole encoder; absent: as in the model folder
-    encoder: dict[str, Any] = field(
-        default_factory=dict
-    )  # other settings of the encoder that do not change its weights
+    encoder: dict[str, Any] = field(default_factory=dict)  # settings of the encoder that do not change its weights
     random_init: bool = False  # start from random weights, as a baseline without pre-training
     max_length: int = 0  # tokens of a row; 0: the task's own
     batch_size: int = 32  # examples of a step
@@ -243,7 +241,8 @@ class FinetuneConfig:
     compute: ComputeConfig = field(default_factory=ComputeConfig)  # how steps are computed
     sampling: Literal["all", "balanced"] = "all"  # balanced: an epoch draws each class equally often
     seed: int = 0  # of new heads, data order and dropout
-    limit: int = 0  # training examples that are used, the first ones; 0: all
+    limit: int = 0  # training examples that are used; 0: all
+    subset: Literal["first", "stratified"] = "first"  # which ones; stratified: drawn by class with the seed, nested
     dev_fraction: float = 0.0  # of the training examples, used as dev examples where the task has none
     evals_per_epoch: int = 1  # evaluations on the dev examples
     metrics: str | dict[str, str] = ""  # of your own, as module:function; several with commas, or by name
@@ -317,8 +316,7 @@ def _check_seed(seed: int) -> None:
 
 def task_name(settings: Any) -> str:
     """`glue/cola` for a member of a benchmark, `classification` for a task without members."""
-    kind = type(settings).__module__.rsplit(".", 1)[-1]
-    member = getattr(settings, "name", "")
+    kind, member = type(settings).__module__.rsplit(".", 1)[-1], getattr(settings, "name", "")
     return f"{kind}/{member}" if member else kind
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bertsmith.data.packing.packing import Packing
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.training import optimizers
 from bertsmith.training.checkpoints import TrainingState, environment_changes
@@ -45,11 +46,10 @@ class Trainer:
         world: World | None = None,
         stop_signal: StopSignal | None = None,
         seed: int = 0,
-        learning_rate_factor: Callable[[int], float] | None = None,
-        carries_state: bool = False,
+        columns: Packing | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`learning_rate_factor`: of each step, beside the plan. `carries_state`: rows continue those before."""
+        """`columns`: the packing of the batches, where rows continue those of the step before."""
         self.model, self.batches, self.plan = model, batches, plan
         self.compute, self.world = compute or ComputeConfig(), world or World()
         self.stop_signal = stop_signal or StopSignal()
@@ -67,8 +67,8 @@ class Trainer:
                 f"compute.fsdp=true shards matrices over the ranks, but {name} needs complete ones: "
                 "choose optimizer.kind=adamw, or compute.fsdp=false"
             )
-        self.learning_rate_factor = learning_rate_factor
-        self.recurrent_state = RecurrentState(self.world) if carries_state else None
+        self.columns = columns
+        self.recurrent_state = None if columns is None else RecurrentState(self.world)
         self._graphs = CudaGraphs(self._compute, self.world) if self.forward_backward.uses_cuda_graphs else None
         self.steps_done = 0
         self.tokens = 0  # of all finished steps
@@ -111,9 +111,9 @@ class Trainer:
 
     def _learning_rates(self, progress: float) -> LearningRates:
         rates = self.plan.learning_rates(progress, groups=self.groups)
-        if self.learning_rate_factor is None:
+        if self.columns is None:
             return rates
-        factor = self.learning_rate_factor(self.steps_done)
+        factor = self.columns.learning_rate_factor(self.steps_done)
         return [None if rate is None else rate * factor for rate in rates]
 
     def _start_event(self) -> torch.cuda.Event | None:

@@ -1,0 +1,309 @@
+"""Sample efficiency: the score against the number of labelled training examples, from several starting points.
+
+The low-shot figures of ELMo (P-ELMO §5.4) and ULMFiT (P-ULMFIT §5), for any model folders and any task.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any, Literal
+
+from bertsmith import config
+from bertsmith.errors import ConfigError
+from bertsmith.evaluation.evaluator import make_evaluation_config, open_evaluator
+from bertsmith.evaluation.tables import baseline
+from bertsmith.metrics.confidence import summarize_seeds
+from bertsmith.model_io.run_folder import find_model_folder
+from bertsmith.reports.run_history import is_finished, read_run
+from bertsmith.studies.ablations import candidates, read_result
+from bertsmith.studies.sample_efficiency_report import markdown, write_page
+from bertsmith.system.durable import Disk, checksummed_json
+from bertsmith.tasks.own_metrics import named_metrics
+from bertsmith.tasks.task import Example, Task
+from bertsmith.training.finetune_data import build_task, train_and_dev
+from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
+from bertsmith.training.run import remove_run
+from bertsmith.training.sweep import BEST, SweepRun, best_scores, remove_run_files
+
+Size = int | Literal["all"]
+SIZES: tuple[Size, ...] = (100, 200, 500, 1000, "all")
+MIN_STEPS = 200  # of a run: three passes over a hundred examples would be ten steps
+FROM_SCRATCH = "from-scratch"
+DEFAULTS = ("evals_per_epoch=0",)  # scored once, at the end: nothing is selected on the examples that are reported
+OWN = {"limit": "--sizes", "subset": "--sizes", "random_init": "--from-scratch"}  # settings of the study
+COMMON = ("task", "files", "dev_fraction", "metrics", "main_metric", "seed")  # settings of all models
+SCORES, TABLE, PAGE, MARKDOWN = (
+    "scores.json",
+    "sample_efficiency.json",
+    "sample_efficiency.html",
+    "sample_efficiency.md",
+)
+
+
+@dataclass(frozen=True)
+class Start:
+    """A starting point: a model folder with its weights, or with random ones."""
+
+    name: str
+    settings: FinetuneConfig  # of a run on all examples
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run: a starting point, a number of labelled examples, a seed."""
+
+    start: Start
+    size: int
+    seed: int
+    settings: FinetuneConfig
+    folder: Path
+
+    def __str__(self) -> str:
+        return f"{self.start.name}, {self.size:,} labels, seed {self.seed}"
+
+
+def named_models(words: Sequence[str]) -> dict[str, Path]:
+    """Models from the command line: `general=runs/a`, or `runs/a` with the default name `a`."""
+    models = candidates(words)
+    if variants := [one.name for one in models if one.fresh or one.bilstm]:
+        raise ConfigError(f"--model {variants[0]}: pass model folders, and --from-scratch for random initial weights")
+    return {one.name: one.folder for one in models}
+
+
+def parse_sizes(text: str) -> list[Size]:
+    """`100,500,all`."""
+    words = [word.strip().replace("_", "") for word in text.split(",") if word.strip()]
+    if not words or not all(word == "all" or (word.isascii() and word.isdigit() and int(word)) for word in words):
+        raise ConfigError(f"--sizes {text[:40]}: expected numbers of labelled examples, such as 100,500,all")
+    return ["all" if word == "all" else int(word) for word in words]
+
+
+def sample_efficiency(
+    models: Mapping[str, str | Path],
+    task: Any,
+    files: Mapping[str, str | Path],
+    output: str | Path,
+    *,
+    sizes: Sequence[Size] = SIZES,
+    from_scratch: bool = False,
+    seeds: int = 3,
+    min_steps: int = MIN_STEPS,
+    changes: Sequence[str] = (),
+    device: str = "auto",
+    quiet: bool = False,
+    report: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Fine-tunes each model on nested subsets of the training examples; returns the table. Finished runs are reused.
+
+    `models`: folders by name; `from_scratch` adds the first one with random initial weights. `changes`: settings of
+    fine-tuning, such as `learning_rate=1e-4`, or of one model: `from-scratch:learning_rate=1e-3`. Runs of fewer than
+    `min_steps` get more epochs. The subsets are a function of the seed and the same for all models. The scores are
+    those on test if it has labels, else on dev. `report` gets a message before each run.
+    """
+    study = _Study.planned(models, task, files, Path(output), changes, from_scratch=from_scratch)
+    numbers, rows = study.numbers(sizes), list[dict[str, Any]]()
+    total = len(numbers) * len(study.starts) * seeds
+    Disk().make_folder(study.output)
+    for size in numbers:
+        for start, number in product(study.starts, range(seeds)):
+            trial = study.trial(start, size, study.seed + number, min_steps)
+            report(f"{len(rows) + 1} of {total}: {trial}")
+            rows.append(_row(trial, study.scores(trial, device=device, quiet=quiet)))
+        table = study.table(rows, numbers, seeds=seeds, min_steps=min_steps)
+        _write(table, study.output)
+    return table | {"page": str(study.output / PAGE), "markdown": str(study.output / MARKDOWN)}
+
+
+def _row(trial: Trial, scores: Mapping[str, Any]) -> dict[str, Any]:
+    return {"model": trial.start.name, "size": trial.size, "seed": trial.seed, "run": str(trial.folder), **scores}
+
+
+def _write(table: dict[str, Any], output: Path) -> None:
+    Disk().write_file(output / TABLE, [checksummed_json(table)])
+    Disk().write_file(output / MARKDOWN, [markdown(table).encode()])
+    write_page(table, output / PAGE)
+
+
+@dataclass
+class _Study:
+    starts: list[Start]
+    output: Path
+    task: Task
+    train: int  # training examples
+    dev: list[Example]
+    test: list[Example]  # empty if it has no labels
+    main: str  # metric
+
+    @property
+    def seed(self) -> int:
+        """The first one."""
+        return self.starts[0].settings.seed
+
+    @classmethod
+    def planned(
+        cls,
+        models: Mapping[str, str | Path],
+        task: Any,
+        files: Mapping[str, str | Path],
+        output: Path,
+        changes: Sequence[str],
+        *,
+        from_scratch: bool,
+    ) -> _Study:
+        """Reads the examples and checks the settings of every starting point."""
+        if not models:
+            raise ConfigError("a study of sample efficiency needs a model: pass --model NAME=FOLDER")
+        if FROM_SCRATCH in models:
+            raise ConfigError(f"{FROM_SCRATCH} is the name of random initial weights: choose another name")
+        folders = {name: find_model_folder(folder) for name, folder in models.items()}
+        folders |= {FROM_SCRATCH: next(iter(folders.values()))} if from_scratch else {}
+        starts = []
+        for name, folder in folders.items():
+            own = _own_changes(name, folders, changes)
+            settings = make_finetune_config(task, folder, files, [*DEFAULTS, *own])
+            starts.append(Start(name, replace(settings, subset="stratified", random_init=name == FROM_SCRATCH)))
+        first = starts[0].settings
+        for start in starts:
+            if any(getattr(start.settings, name) != getattr(first, name) for name in COMMON):
+                raise ConfigError(f"{start.name}: all models have the same {', '.join(COMMON[:-1])} and {COMMON[-1]}")
+        built = build_task(first)
+        _check(first, built)
+        train, dev = train_and_dev(first, built)
+        test = built.examples("test") if built.has_split("test") else []
+        test = [] if any(example.gold is None for example in test) else test
+        main = built.main_metric  # known once the files are read
+        return cls(starts, output, built, len(train), dev, test, main)
+
+    def numbers(self, sizes: Sequence[Size]) -> list[int]:
+        """The sizes in ascending order, with the number of all training examples for `all`."""
+        for size in sizes:
+            if size != "all" and not 1 <= size <= self.train:
+                raise ConfigError(f"--sizes {size}: there are {self.train:,} training examples: for all, write all")
+        if not sizes:
+            raise ConfigError("--sizes needs a number of labelled examples, such as 100,500,all")
+        return sorted({self.train if size == "all" else size for size in sizes})
+
+    def trial(self, start: Start, size: int, seed: int, min_steps: int) -> Trial:
+        """The run of a starting point on a subset; with all examples there is no limit."""
+        settings = start.settings
+        epochs = max(settings.epochs, min_steps * settings.batch_size / size)
+        limit = 0 if size == self.train else size
+        settings = replace(settings, limit=limit, epochs=epochs, seed=seed)
+        return Trial(start, size, seed, settings, self.output / start.name / str(size) / f"seed-{seed}")
+
+    def scores(self, trial: Trial, *, device: str, quiet: bool) -> dict[str, Any]:
+        """The scores of a run, which is trained unless it is finished; its model is removed."""
+        key = {"settings": config.to_dict(trial.settings), "test": len(self.test)}
+        found = read_result(trial.folder / SCORES, key)
+        if found is None:
+            if is_finished(trial.folder, trial.settings) and not (trial.folder / BEST).is_dir():
+                remove_run(trial.folder, trial.settings)  # without scores and without its model
+            SweepRun(config=trial.settings, folder=trial.folder, device=device, lean=True).run(quiet=quiet)
+            run = read_run(trial.folder)
+            scores = best_scores(run, run.main_metric.removeprefix("score/"))
+            if self.test:
+                scores = self._test_scores(trial, device)
+            found = {"score": scores[self.main], "scores": scores, "steps": run.steps}
+            Disk().write_file(trial.folder / SCORES, [checksummed_json(key | {"result": found})])
+        remove_run_files(trial.folder, BEST)
+        return found
+
+    def _test_scores(self, trial: Trial, device: str) -> dict[str, float]:
+        settings = make_evaluation_config(trial.settings, "")
+        files = {split: Path(path) for split, path in trial.settings.files.items()}
+        opened = open_evaluator(settings, trial.folder / BEST, files, device=device)
+        opened.task.use_metrics(named_metrics(settings.metrics), settings.main_metric)
+        chunks = opened.predict(self.test, title="test", quiet=True)
+        predictions = [prediction for chunk in chunks for prediction in chunk.predictions]
+        return opened.task.scores(self.test, predictions)
+
+    def table(
+        self, rows: Sequence[Mapping[str, Any]], sizes: Sequence[int], *, seeds: int, min_steps: int
+    ) -> dict[str, Any]:
+        """The results so far: a cell is None until all of its runs are finished."""
+        cells: dict[str, list[dict[str, Any] | None]] = {start.name: [] for start in self.starts}
+        for name, own in cells.items():
+            for size in sizes:
+                runs = [row for row in rows if (row["model"], row["size"]) == (name, size)]
+                summary = asdict(summarize_seeds([run["score"] for run in runs])) if len(runs) == seeds else None
+                own.append(summary)
+        reported = self.test or self.dev
+        constant = baseline(self.task, reported)
+        return {
+            "task": self.task.name,
+            "metric": self.main,
+            "split": "test" if self.test else "dev",
+            "examples": len(reported),
+            "train_examples": self.train,
+            "sizes": list(sizes),
+            "seeds": seeds,
+            "min_steps": min_steps,
+            "baseline": {"description": constant.description, "score": constant.scores.get(self.main)},
+            "models": [
+                {
+                    "name": start.name,
+                    "folder": start.settings.model,
+                    "random_init": start.settings.random_init,
+                    "scores": cells[start.name],
+                    "labels_from_scratch": _labels_from_scratch(cells, start.name, sizes),
+                }
+                for start in self.starts
+            ],
+            "settings": config.to_dict(self.starts[0].settings),
+            "runs": list(rows),
+        }
+
+
+def _own_changes(name: str, names: Collection[str], changes: Sequence[str]) -> list[str]:
+    """The settings of all models, and those of this one without its name."""
+    own = []
+    for change in changes:
+        owner, _, rest = change.partition(":")
+        if owner not in names:
+            own.append(change)
+        elif owner == name:
+            own.append(rest)
+    for setting, option in OWN.items():
+        if any(change.partition("=")[0].strip() == setting for change in own):
+            raise ConfigError(f"the study sets {setting}: pass {option}")
+    return own
+
+
+def _check(settings: FinetuneConfig, task: Task) -> None:
+    if len(task.heads) > 1:
+        raise ConfigError("a study of sample efficiency has one task: pass one --task")
+    if not (task.has_split("dev") or settings.dev_fraction):
+        raise ConfigError(f"{settings.name} has no dev examples: pass --dev FILE, or dev_fraction=0.1")
+    if settings.compute.fsdp or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("a study of sample efficiency runs in one process: do not use torchrun or compute.fsdp")
+
+
+def _labels_from_scratch(
+    cells: Mapping[str, Sequence[Mapping[str, Any] | None]], name: str, sizes: Sequence[int]
+) -> list[float | None] | None:
+    """The labels that training from scratch needs for the mean score of a model at each size; None without it."""
+    if name == FROM_SCRATCH or FROM_SCRATCH not in cells:
+        return None
+    known = [(size, cell["mean"]) for size, cell in zip(sizes, cells[FROM_SCRATCH], strict=True) if cell]
+    return [None if cell is None else labels_needed(cell["mean"], known) for cell in cells[name]]
+
+
+def labels_needed(score: float, curve: Sequence[tuple[int, float]]) -> float | None:
+    """The smallest number of labels at which a curve of (labels, score) reaches a score; None outside its range.
+
+    Between two sizes the score is linear in the logarithm of the number of labels.
+    """
+    if not curve or score < curve[0][1]:
+        return None
+    if score == curve[0][1]:
+        return float(curve[0][0])
+    for (few, low), (many, high) in pairwise(curve):
+        if low < score <= high:
+            share = (score - low) / (high - low)
+            return few * math.exp(share * math.log(many / few))
+    return None
