@@ -246,8 +246,7 @@ class Seq2Seq(EncoderDecoder):
         x_TD = self.embeddings(target.input_ids.flatten(), target.position_ids.flatten(), target=True)
         layers, attentions, blocks = [x_TD], [], cast(list[DecoderBlock], list(self.decoder_blocks))
         for block in blocks:
-            memory = block.cross_attention.read(source_TD, len(batch.input_ids))
-            x_TD, probabilities_BHLS = block(x_TD, context, memory, cross_context)
+            x_TD, probabilities_BHLS = block(x_TD, context, source_TD, cross_context)
             layers.append(x_TD.to(self.token_embeddings.dtype))
             attentions += [] if probabilities_BHLS is None else [probabilities_BHLS]
         kept = tuple(layers) if return_layers else ()

@@ -66,10 +66,14 @@ class CrossAttention(nn.Module):
         return SourceMemory(keys, values)
 
     def forward(
-        self, x_TD: Tensor, memory: SourceMemory, context: CrossAttentionContext
+        self, x_TD: Tensor, source: Tensor | SourceMemory, context: CrossAttentionContext
     ) -> tuple[Tensor, Tensor | None]:
-        """[T, D] -> [T, D], and on request the probabilities [B, H, L, S]."""
-        batch_size = len(memory.keys)
+        """[T, D] -> [T, D], and on request the probabilities [B, H, L, S].
+
+        `source`: the last layer of the source [B * S, D], or what `read` made of it.
+        """
+        batch_size = len(context.mask)
+        memory = source if isinstance(source, SourceMemory) else self.read(source, batch_size)
         q_BHLK = self.query(x_TD).view(batch_size, -1, self.heads, memory.keys.shape[-1]).transpose(1, 2)
         dropout = self.dropout if self.training else 0.0
         probabilities_BHLS = None
@@ -104,12 +108,16 @@ class DecoderBlock(nn.Module):
         self.dropout = Dropout(layer_config.dropout)
 
     def forward(
-        self, x_TD: Tensor, context: AttentionContext, memory: SourceMemory, cross_context: CrossAttentionContext
+        self,
+        x_TD: Tensor,
+        context: AttentionContext,
+        source: Tensor | SourceMemory,
+        cross_context: CrossAttentionContext,
     ) -> tuple[Tensor, Tensor | None]:
         """[T, D] -> [T, D], and the probabilities of the cross-attention where requested."""
         attended_TD, _ = self.attention(x_TD, context)
         x_TD = _add_and_norm(self.attention_norm, x_TD, self.dropout(attended_TD))
-        read_TD, probabilities_BHLS = self.cross_attention(x_TD, memory, cross_context)
+        read_TD, probabilities_BHLS = self.cross_attention(x_TD, source, cross_context)
         x_TD = _add_and_norm(self.cross_attention_norm, x_TD, self.dropout(read_TD))
         return _add_and_norm(self.feed_forward_norm, x_TD, self.dropout(self.feed_forward(x_TD))), probabilities_BHLS
 
@@ -131,12 +139,16 @@ class PreNormDecoderBlock(DecoderBlock):
         self.output_norm = layer_config.layer_norm(width) if last else nn.Identity()
 
     def forward(
-        self, x_TD: Tensor, context: AttentionContext, memory: SourceMemory, cross_context: CrossAttentionContext
+        self,
+        x_TD: Tensor,
+        context: AttentionContext,
+        source: Tensor | SourceMemory,
+        cross_context: CrossAttentionContext,
     ) -> tuple[Tensor, Tensor | None]:
         """See `DecoderBlock.forward`."""
         attended_TD, _ = self.attention(self.attention_norm(x_TD), context)
         x_TD = x_TD + self.dropout(attended_TD)
-        read_TD, probabilities_BHLS = self.cross_attention(self.cross_attention_norm(x_TD), memory, cross_context)
+        read_TD, probabilities_BHLS = self.cross_attention(self.cross_attention_norm(x_TD), source, cross_context)
         x_TD = x_TD + self.dropout(read_TD)
         x_TD = x_TD + self.dropout(self.feed_forward(self.feed_forward_norm(x_TD)))
         return self.output_norm(x_TD), probabilities_BHLS
