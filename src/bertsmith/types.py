@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What the vector of a token depends on: all tokens of its text; it and those before it; it and those after it; or two
-# halves, one of each of these kinds
-Direction = Literal["both", "forward", "backward", "forward_and_backward"]
+# What the vector of a token depends on: all tokens of its text; it and those before it; it and those after it; two
+# halves, one of each of these kinds; or it alone
+Direction = Literal["both", "forward", "backward", "forward_and_backward", "none"]
 IGNORE_INDEX = -100  # the label of a token or text that has no label
+# The logits [words, K] of each of some sequences -> the class of each word [words], and all probabilities [words, K].
+SequenceDecoder = Callable[[Sequence[NDArray[np.float32]]], list[tuple[NDArray[np.int64], NDArray[np.float64]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +37,15 @@ class Encoded:
     ids: NDArray[np.int32]  # [T]
     offsets: NDArray[np.int32]  # [T, 2] start and end of each token in the characters of the original text
     words: NDArray[np.int32]  # [T] index of each token's word
+    characters: NDArray[np.int16] | None = None  # [T, C] spelling of each token, of tokenizers that spell
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def part(self, begin: int, end: int) -> Encoded:
+        """The tokens from `begin` to `end`."""
+        characters = None if self.characters is None else self.characters[begin:end]
+        return Encoded(self.ids[begin:end], self.offsets[begin:end], self.words[begin:end], characters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,7 @@ class Row:
     offsets: NDArray[np.int32]  # [L, 2] into the text given by `sequence_ids`; (0, 0) for special tokens
     words: NDArray[np.int32]  # [L] word index within its text; -1 for special tokens
     truncated: tuple[int, int] = (0, 0)  # tokens of the first and the second text that did not fit
+    characters: NDArray[np.int16] | None = None  # [L, C] spelling of each token, of tokenizers that spell
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -76,9 +85,11 @@ class Vocabulary:
     end_id: int | None = None  # the token after a text
     special_ids: tuple[int, ...] = ()
     is_continuation: NDArray[np.bool_] | None = None  # [V] True for tokens that continue a word (`##ing`)
+    counts: NDArray[np.int64] | None = None  # [V] occurrences in the training text; only for objectives that read them
 
 
-# Tensor shapes: B rows, L tokens in a row, N texts, S sequences, R selected tokens, D width, H heads.
+# Tensor shapes: B rows, L tokens in a row, C characters of a word, N texts, S sequences, R selected tokens, D width,
+# H heads.
 
 
 @dataclass(frozen=True)
@@ -105,6 +116,7 @@ class Batch:
     labels: dict[str, Tensor] = field(default_factory=dict)  # by objective; IGNORE_INDEX or NaN for no label
     indices: dict[str, Tensor] = field(default_factory=dict)  # by objective: flat token indices [R] that it reads
     copies: dict[str, Tensor] = field(default_factory=dict)  # by objective: corrupted ids [B, L] that it alone reads
+    characters: Tensor | None = None  # [B, L, C] int16, see tokenizers.spelling; None: only ids are known
     next_ids: Tensor | None = None  # [B] int64: the token that is read after each row, where rows continue each other
     # The second texts, which a decoder reads: its tokens attend to the tokens of this batch with their row and document
     # id. Rows may have another length. Its labels and indices are empty: those of this batch are read.
@@ -166,7 +178,9 @@ class Encoding:
 
     def at(self, name: str) -> Tensor:
         """The last layer at the tokens of that objective [R, D]."""
-        hidden: Tensor = self.last_hidden[self.selections[name]]
+        selection = self.selections[name]
+        whole = isinstance(selection, slice) and selection == slice(0, self.last_hidden.shape[0])
+        hidden: Tensor = self.last_hidden if whole else self.last_hidden[selection]  # the backward of a slice copies
         return hidden
 
 

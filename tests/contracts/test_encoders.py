@@ -79,7 +79,7 @@ class TestEveryEncoder:
         encoder, batch = build(kind, change), text_batch(kind, LENGTHS, length=40)
         encoding = encoder(batch, return_layers=True, return_attentions=True)
         assert [layer.shape for layer in encoding.layers] == [(8 * 40, width) for width in encoder.layer_widths]
-        assert len(encoding.layers) == SMALL["layers"] + 1
+        assert len(encoding.layers) == encoder.layers + 1
         assert encoder.width == encoder.layer_widths[-1]
         assert encoding.last_hidden is encoding.layers[-1]
         table = encoder.token_embeddings
@@ -115,9 +115,10 @@ class TestEveryEncoder:
         before, after = hidden_by_text(encoder, batch), hidden_by_text(encoder, batch.replace(input_ids=ids))
         assert relative_difference(after[0], before[0]) < 1e-6
         assert relative_difference(after[2], before[2]) < 1e-6
+        assert relative_difference(after[1][2], before[1][2]) > 1e-4, "the token itself"
         earlier, later = (relative_difference(after[1][index], before[1][index]) for index in (0, -1))
-        assert later < 1e-6 if encoder.direction == "backward" else later > 1e-4
-        assert earlier < 1e-6 if encoder.direction == "forward" else earlier > 1e-4
+        assert later < 1e-6 if encoder.direction in ("backward", "none") else later > 1e-4
+        assert earlier < 1e-6 if encoder.direction in ("forward", "none") else earlier > 1e-4
 
     def test_the_last_layer_at_selected_tokens_only(self, kind: str, change: dict[str, Any]) -> None:
         encoder, batch = build(kind, change), text_batch(kind, LENGTHS, length=40, pack=True, shape=(5, 9))

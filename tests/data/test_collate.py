@@ -13,6 +13,8 @@ from model_fixtures import random_rows
 
 from bertsmith.data.collate import collate, collate_unpadded, cu_seqlens_of
 from bertsmith.errors import BertsmithError
+from bertsmith.model_io.folder_tokenizer import spelling
+from bertsmith.tokenizers.words import Rules, Words
 from bertsmith.types import IGNORE_INDEX
 
 
@@ -162,3 +164,23 @@ def test_indices_and_their_labels() -> None:
 def test_invalid_arguments(lengths: list[int], how: dict[str, object], message: str) -> None:
     with pytest.raises(BertsmithError, match=message):
         collate(random_rows(lengths), **how)  # type: ignore[arg-type]
+
+
+def test_characters_are_those_of_each_token() -> None:
+    rules = Rules()
+    tokenizer = spelling(Words([*rules.reserved(), "iron"], word_rules=rules))
+    texts = ["Iron 쇠", "a " + "b" * 200]
+    rows = [tokenizer.frame(one, max_length=9) for one in tokenizer.encode_batch(texts)]
+    batch = collate(rows, length=5)
+    assert batch.characters is not None
+    assert batch.characters.shape == (2, 5, 202)
+    begin, end = ([258, mark, 259] for mark in (256, 257))
+    words = [[begin, spelled("iron"), spelled("쇠"), end, []], [begin, spelled("a"), spelled("b" * 200), end, []]]
+    for row, expected in zip(batch.characters.tolist(), words, strict=True):
+        assert row == [[*word, *[260] * (202 - len(word))] for word in expected]
+    assert batch.map(lambda tensor: tensor + 1).characters is not None
+    assert collate(random_rows([5]), length=5).characters is None
+
+
+def spelled(word: str) -> list[int]:
+    return [258, *word.encode(), 259]

@@ -23,7 +23,7 @@ KINDS = [
     for kind in config.kinds(encoders.FOLDER)
     if hasattr(config.find_kind(encoders.FOLDER, kind).Config(), "pooler")
 ]
-SMALL = {"layers": 2, "width": 32, "heads": 4, "vocab_size": SIZE, "max_positions": 24}
+SMALL = {"layers": 2, "width": 32, "hidden": 32, "heads": 4, "vocab_size": SIZE, "max_positions": 24}
 LENGTHS = (1, 24, 7, 3)
 
 

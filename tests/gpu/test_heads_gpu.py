@@ -31,6 +31,7 @@ CASES: dict[str, Any] = {
 BETWEEN = tag.Config(recurrent="bilstm", recurrent_width=16, dropout=0.0)
 RECURRENT: dict[str, Any] = {
     "tag": BETWEEN,
+    "crf": tag.Config(crf=True, dropout=0.0),
     "span": span.Config(recurrent="bilstm", recurrent_width=16),
     "classify": classify.Config(pooling="last", recurrent="bilstm", recurrent_width=16, dropout=0.0),
 }
@@ -66,6 +67,28 @@ def test_heads_compile_as_one_graph_without_synchronisation(case: str) -> None:
             assert torch.allclose(other.grad.cpu(), one.grad, rtol=0, atol=2e-3 * scale + 1e-6), name
 
 
+def test_a_crf_equals_the_cpu_without_synchronisation() -> None:
+    here, there = (model_with(tag.Config(crf=True, dropout=0.0), **QUIET) for _ in range(2))
+    batch, there = packed(), there.cuda()
+    expected = here(batch).mean()
+    expected.backward()
+    moved = batch.to("cuda")
+    there(moved).mean().backward()
+    there.zero_grad()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        loss = there(moved).mean()
+        loss.backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
+    for (name, one), other in zip(here.objectives.named_parameters(), there.objectives.parameters(), strict=True):
+        scale = max(one.grad.abs().max().item(), 1e-6)
+        assert torch.allclose(other.grad.cpu(), one.grad, rtol=0, atol=2e-3 * scale), name
+    compiled = torch.compile(lambda: there(moved).mean())()
+    assert compiled.item() == pytest.approx(expected.item(), rel=1e-4)
+
+
 def test_a_bilstm_trains_in_half_precision_without_synchronisation() -> None:
     model, batch = model_with(BETWEEN).train(), packed()
     passes = ForwardBackward(
@@ -91,7 +114,7 @@ def test_a_bilstm_trains_in_half_precision_without_synchronisation() -> None:
 
 
 @pytest.mark.parametrize("case", RECURRENT)
-def test_steps_with_a_bilstm_run_as_cuda_graphs(case: str, recwarn: pytest.WarningsRecorder) -> None:
+def test_steps_with_loops_over_words_run_as_cuda_graphs(case: str, recwarn: pytest.WarningsRecorder) -> None:
     def losses(*, graphs: bool) -> list[float]:
         trainer = Trainer(
             model_with(RECURRENT[case], **QUIET).train(),

@@ -7,6 +7,7 @@ import random
 import warnings
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,6 +90,33 @@ def test_tags_have_faults_exactly_where_they_do_not_spell_what_they_say(scheme: 
         assert bool(sequence_labelling.scheme_violations(drawn, scheme=scheme)) == (
             sequence_labelling.convert_tags(drawn, to=scheme) != drawn
         )
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_transitions_are_allowed_exactly_where_tags_are_valid(scheme: Scheme) -> None:
+    labels = ["O", *(f"{letter}-{kind}" for letter in LETTERS[scheme] for kind in "AB")]
+    found = sequence_labelling.allowed_transitions(labels, scheme)
+    assert found is not None
+    start, pairs, end = found
+    for drawn in (one for one in every(scheme) if 0 < len(one) < 5):
+        path = [labels.index(tag) for tag in drawn]
+        allowed = start[path[0]] and end[path[-1]] and all(pairs[a, b] for a, b in itertools.pairwise(path))
+        assert allowed == (sequence_labelling.convert_tags(drawn, to=scheme) == drawn)
+    detected = sequence_labelling.allowed_transitions(labels)
+    assert detected is not None
+    same = all(np.array_equal(a, b) for a, b in zip(detected, found, strict=True))
+    assert same == (scheme != "IOB1"), "labels B and I alone are IOB2"
+
+
+def test_labels_of_no_scheme_have_no_constraints() -> None:
+    for labels in (["NOUN", "VERB"], ["O", "NN"], ["O"], ["B-A", "I-A", "S-A", "O"]):
+        assert sequence_labelling.allowed_transitions(labels) is None
+    _, pairs, _ = sequence_labelling.allowed_transitions(["B_PER", "I_PER", "O"]) or pytest.fail("these are tags")
+    assert pairs.tolist() == [[True, True, True], [True, True, True], [True, False, True]]
+    with pytest.raises(ConfigError, match="the labels NOUN, VERB are not tags of IOB2"):
+        sequence_labelling.allowed_transitions(["NOUN", "VERB"], "IOB2")
+    with pytest.raises(ConfigError, match="the labels O, S-A are not tags of IOB1"):
+        sequence_labelling.allowed_transitions(["O", "S-A"], "IOB1")
 
 
 @pytest.mark.parametrize(

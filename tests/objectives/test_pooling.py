@@ -138,8 +138,8 @@ def test_the_last_layer_is_computed_only_where_it_is_read(
     model, seen = model_with(settings), []
     forward = model.encoder.forward
 
-    def watch(batch: Batch, **how: Any) -> Encoding:
-        seen.append(forward(batch, **how))
+    def watch(batch: Batch, state: Any = None, **how: Any) -> Encoding:
+        seen.append(forward(batch, state, **how))
         return seen[-1]
 
     monkeypatch.setattr(model.encoder, "forward", watch)

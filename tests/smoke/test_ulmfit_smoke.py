@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import call
 from smoke.smoke_fixtures import done, gone_well, make_shards, metals, road_of, steps, where, write_text
 
 from bertsmith import load
@@ -15,7 +16,7 @@ SMALL = [
     *("encoder.layers=2", "encoder.width=24", "encoder.hidden=32", "encoder.dropout_scale=0.1", "max_length=12"),
     *("batch_size=16", "micro_batch_size=8", "steps=16", "learning_rate=2e-2", "save_every=8", "eval_every=8"),
 ]
-EASY = ["--device", "cpu", "batch_size=16", "epochs=16", "learning_rate=0.03", "encoder.dropout_scale=0.1"]
+EASY = ["--device", "cpu", "batch_size=16", "epochs=10", "learning_rate=0.03", "encoder.dropout_scale=0.1"]
 NEW_WORDS = "the smith heats iron and strikes an anvil while water cools copper"
 
 
@@ -43,6 +44,28 @@ def test_three_stages(road: Path, tmp_path: Path) -> None:
     assert (head["pooling"], head["hidden"], encoder["weight_dropout"], encoder["bptt"]) == ("concat", 50, 0.5, 70)
     output = load(tmp_path / "tuned").predict(["iron the smith strikes iron and iron"])
     assert output[0]["label"] == "iron"
+
+
+def test_what_a_recurrent_language_model_can_do(road: Path, tmp_path: Path) -> None:
+    scored = done("score", road / "run", "the smith heats iron")
+    assert scored["perplexity"] > 1
+    refused = {
+        ("generate", road / "run", "the"): "generation needs a Transformer with a key/value cache",
+        ("export", road / "run", "--to", "onnx", "-o", tmp_path / "onnx"): "recurrent encoders cannot be exported",
+        (
+            "pretrain",
+            "gpt/tiny",
+            *where(road, "gpt"),
+            "--start",
+            road / "run",
+            "max_length=16",
+        ): "has the encoder awd_lstm",
+    }
+    for words, message in refused.items():
+        output = call(*words)
+        assert output.returncode != 0
+        assert message in output.stderr
+        assert "Traceback" not in output.stderr
 
 
 def test_a_backward_model_is_trained_and_fine_tuned_alike(road: Path, tmp_path: Path) -> None:

@@ -111,6 +111,10 @@ EXAMPLES = {
         "bertsmith embed MODEL texts.txt -o vectors.npy",
         "bertsmith embed MODEL 'A text.' --pooling mean --json",
     ),
+    "neighbours": (
+        "bertsmith neighbours MODEL king paris",
+        "bertsmith neighbours MODEL king --minus man --plus woman",
+    ),
     "ask": (
         "bertsmith ask MODEL 'Who strikes the iron?' -c 'The smith strikes the iron.'",
         "bertsmith ask MODEL 'Who strikes the iron?' -c 'The fire burns.' --top-k 3",

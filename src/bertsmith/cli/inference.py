@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -293,6 +294,38 @@ def attention(
         check_text(one)
     facts = load(model, device=device, **opening).attention(text, second).to_json(layer, head)
     opt.print_result(facts, as_json, lambda: terminal_predictions.attention_map(facts))
+
+
+@app.command()
+@opt.opens_model
+def neighbours(
+    model: opt.ModelFolder,
+    words: Annotated[list[str], typer.Argument(metavar="WORD...", help="Words; of several, the neighbours of each.")],
+    plus: Annotated[
+        list[str] | None, opt.option("--plus", "Add the vector of this word; may be repeated.", "W")
+    ] = None,
+    minus: Annotated[
+        list[str] | None, opt.option("--minus", "Subtract the vector of this word; may be repeated.", "W")
+    ] = None,
+    top_k: TopK = 10,
+    device: opt.Device = "auto",
+    as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
+) -> None:
+    """Show the nearest neighbours of words, with a model of word vectors."""
+    from bertsmith.inference.neighbours import WordIndex
+    from bertsmith.reports import terminal_predictions
+
+    for word in (*words, *(plus or ()), *(minus or ())):
+        check_text(word)
+    predictor = load(model, device=device, **opening)
+    index = WordIndex(predictor.model, predictor.tokenizer)
+    found = []
+    for word in words:
+        nearest = index.neighbours([word, *(plus or ())], minus=minus or (), top_k=top_k)
+        found.append({"word": word, "neighbours": [asdict(one) for one in nearest]})
+    opt.print_result({"words": found}, as_json, lambda: terminal_predictions.neighbours(found))
 
 
 def _advise_predict(model: Path, file: str) -> str:

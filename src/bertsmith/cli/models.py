@@ -11,7 +11,13 @@ import bertsmith.cli.options as opt
 from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
+VECTOR_FORMATS = ("word2vec", "word2vec-binary", "glove")
 HEAD_HELP = "ONNX: the head to export, e.g. masked_lm, or vectors for none; default: all heads."
+IMPORT_HELP = (
+    "Folder with pickled weights, or with a checkpoint of Google or OpenAI; or a file of word vectors: word2vec (text, "
+    "or binary as .bin), GloVe or fastText .vec, gzipped or not."
+)
+EXPORT_HELP = "onnx, sentence-transformers; for word vectors word2vec, word2vec-binary or glove."
 POOLING_HELP = (
     "One vector per text: mean (over all tokens), first (the [CLS] token), max, mean_sqrt_len or pooled. "
     "Default: none for ONNX; for sentence-transformers as in such a folder, else mean."
@@ -61,7 +67,7 @@ def average(
 def import_model(
     source: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="Folder with pickled weights, or with a checkpoint of Google or OpenAI."),
+        typer.Argument(metavar="DIR|FILE", help=IMPORT_HELP),
     ],
     output: opt.Output,
     cased: Annotated[bool | None, opt.option("--cased/--uncased", "Instead of the tokenizer's setting.")] = None,
@@ -70,7 +76,7 @@ def import_model(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Import pickled weights (read in a sandboxed process), Google's checkpoints or GPT-1's original files."""
+    """Import pickled weights (read in a sandboxed process), Google's and GPT-1's checkpoints, or word vectors."""
     from bertsmith.model_io.importers import import_folder
     from bertsmith.model_io.summary import folder_facts
     from bertsmith.tokenizers.tokenizer import load
@@ -86,7 +92,7 @@ def import_model(
 def export(
     model: opt.ModelFolder,
     output: opt.Output,
-    to: Annotated[str, typer.Option(help="onnx or sentence-transformers.")],
+    to: Annotated[str, typer.Option(help=EXPORT_HELP)],
     head: Annotated[str | None, typer.Option(metavar="NAME", help=HEAD_HELP)] = None,
     pooling: Annotated[str | None, typer.Option(help=POOLING_HELP)] = None,
     normalize: Annotated[
@@ -97,10 +103,18 @@ def export(
     tokenizer: opt.Tokenizer = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Export a model to ONNX or sentence-transformers. Compares the exported outputs with the model's."""
-    if to not in ("onnx", "sentence-transformers"):
-        raise BertsmithError(f"--to {to}: unknown format; choose onnx or sentence-transformers")
+    """Export a model to ONNX or sentence-transformers, and compare the outputs; or word vectors to a file."""
     options = opt.given(tolerance=tolerance, normalize=normalize, pooling=pooling, tokenizer=tokenizer)
+    if to in VECTOR_FORMATS:
+        from bertsmith.export.word_vectors import export_vectors
+
+        if given := sorted({**options, **opt.given(head=head, opset=opset)}.keys() - {"tokenizer"}):
+            raise BertsmithError(f"--{given[0]} is not for --to {to}: leave it out")
+        opt.print_result(export_vectors(model, output, form=to, tokenizer=tokenizer), as_json)
+        return
+    if to not in ("onnx", "sentence-transformers"):
+        known = ", ".join(("onnx", "sentence-transformers", *VECTOR_FORMATS))
+        raise BertsmithError(f"--to {to}: unknown format; choose one of {known}")
     if to == "onnx":
         from bertsmith.export.onnx import export_onnx
 

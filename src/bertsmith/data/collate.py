@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bertsmith.data.packing.packing import Numbers, PackedBatch, ranges
 from bertsmith.errors import BertsmithError
+from bertsmith.tokenizers.spelling import PADDING, widened
 from bertsmith.types import IGNORE_INDEX, Batch, Row
 
 
@@ -75,6 +76,7 @@ def collate(
             for name, values in (labels or {}).items()
         },
         indices={name: _fill_reads(name, flat, reads, 0) for name, flat in read.items()},
+        characters=_characters(rows, flat_indices, (batch_rows, length)),
     )
 
 
@@ -132,6 +134,17 @@ def _sizes(rows: Sequence[Row], length: int) -> Numbers:
     if sizes.max() > length:
         raise BertsmithError(f"row {sizes.argmax()} has {sizes.max()} tokens, more than length={length}: truncate it")
     return sizes
+
+
+def _characters(rows: Sequence[Row], flat_indices: Numbers, shape: tuple[int, int]) -> torch.Tensor | None:
+    """[B, L, C] where the rows are spelled, as wide as the longest word."""
+    spelled = [row.characters for row in rows if row.characters is not None]
+    if len(spelled) < len(rows):
+        return None
+    width = max(each.shape[1] for each in spelled)
+    flat = np.full((shape[0] * shape[1], width), PADDING, np.int16)
+    flat[flat_indices] = np.concatenate([widened(each, width) for each in spelled])
+    return torch.from_numpy(flat.reshape(*shape, width))
 
 
 def _shape(

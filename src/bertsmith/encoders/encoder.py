@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -29,9 +29,14 @@ class Encoder(nn.Module):
     direction: Direction = "both"
     has_decoder: ClassVar[bool] = False  # an encoder–decoder: it also encodes `Batch.target`, see `EncoderDecoder`
     stateful: ClassVar[bool] = False  # continues from the state that the previous batch has left
-    compiles: ClassVar[bool] = True  # by torch.compile, as one graph; false: it is neither compiled nor captured
+    compiles: bool = True  # by torch.compile, as one graph; false: it is neither compiled nor captured
     starts_texts: ClassVar[bool] = True  # pre-training texts begin with the start token of the tokenizer
-    reads: ClassVar[frozenset[Input]] = frozenset({"ids"})
+    reads: frozenset[Input] = frozenset({"ids"})
+    spellings: Tensor | None  # [V, C] int16, where it reads characters: of each token of the vocabulary
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("spellings", None, persistent=False)  # the tokenizer has them
 
     def forward(
         self,
@@ -55,6 +60,10 @@ class Encoder(nn.Module):
 
     def embed(self, batch: Batch) -> Tensor:
         """The embeddings [T, E] of all tokens, before any projection to the width."""
+        raise NotImplementedError
+
+    def set_spellings(self, tokens: Sequence[str]) -> None:
+        """Takes the spelling of each token of the vocabulary, where `spellings` is a buffer."""
         raise NotImplementedError
 
     def layer_groups(self) -> list[nn.Module]:

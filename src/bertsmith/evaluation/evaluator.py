@@ -235,6 +235,7 @@ def build_task(settings: EvaluationConfig, model: Model, files: Mapping[str, Pat
     task: Task = settings.task.build(files=files, labels=_labels(model.objectives[head]) or ())
     task.objective = head
     task.use_head_config(getattr(model.objectives[head], "config", None))
+    task.use_head(model.objectives[head])
     return task
 
 

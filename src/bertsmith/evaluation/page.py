@@ -21,8 +21,8 @@ from bertsmith.evaluation.evaluation import (
 )
 from bertsmith.evaluation.tables import Calibration, Confusion
 from bertsmith.reports import html as pages
+from bertsmith.tasks.entity_cases import NOTHING, OTHER_BOUNDS
 from bertsmith.tasks.task import Case
-from bertsmith.tasks.token_classification import NOTHING, OTHER_BOUNDS
 
 ASSETS = files("bertsmith.evaluation") / "assets"
 MAX_LABELS = 40  # of the confusion matrix; the most frequent ones if there are more

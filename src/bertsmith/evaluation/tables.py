@@ -11,8 +11,8 @@ import numpy as np
 
 from bertsmith.errors import MetricError
 from bertsmith.metrics.classification import MatchCounts
+from bertsmith.tasks.entity_cases import NOTHING, OTHER_BOUNDS
 from bertsmith.tasks.task import Case, Example, Prediction, Task
-from bertsmith.tasks.token_classification import NOTHING, OTHER_BOUNDS
 
 BINS = 10
 EMPTY = '<td class="empty">·</td>'  # of a confusion matrix

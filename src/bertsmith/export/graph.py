@@ -59,6 +59,11 @@ class OnnxModule(nn.Module):
             raise BertsmithError(
                 "a graph has no decoder: export the encoder of a translation model, with --head vectors"
             )
+        if any(head.sequence_decoder is not None for head in self.heads):
+            raise BertsmithError(
+                "this model predicts by a CRF, whose search for the best label sequence a graph cannot do: fine-tune "
+                "it with head.crf=false to export it, or export the encoder with --head vectors"
+            )
         if any(getattr(getattr(head, "config", None), "both_orders", False) for head in self.heads):
             raise BertsmithError(
                 "this model reads each pair in both orders, which a graph of one text per row cannot: fine-tune it "

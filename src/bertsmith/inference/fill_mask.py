@@ -157,7 +157,7 @@ def _frame_around(model: TextModel, encoded: Encoded, run: MaskRun) -> tuple[Row
     specials = sum(isinstance(part, int) for part in model.tokenizer.frame_ids.single)
     size = model.max_length - specials
     start = min(max(0, (run.first + run.last - size) // 2), max(0, len(encoded) - size))
-    window = Encoded(*(part[start : start + size] for part in (encoded.ids, encoded.offsets, encoded.words)))
+    window = encoded.part(start, start + size)
     row = model.tokenizer.frame(window, max_length=model.max_length)
     row = dataclasses.replace(row, truncated=(len(encoded) - len(window), 0))
     return row, int(np.flatnonzero(row.sequence_ids == 0)[0]) - start

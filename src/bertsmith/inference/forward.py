@@ -91,7 +91,8 @@ class LocalBackend:
         self.device = device
         self.autocast = autocast  # to bfloat16
         self.batch_tokens = batch_tokens or BATCH_TOKENS.get(device, DEFAULT_BATCH_TOKENS)
-        self.graphs = CudaGraphs(model) if device == "cuda" and autocast and model.encoder.compiles else None
+        graphs = model.encoder.compiles and "characters" not in model.encoder.reads
+        self.graphs = CudaGraphs(model) if device == "cuda" and autocast and graphs else None
 
     def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
         if not query.collates:
@@ -190,9 +191,13 @@ class TextModel:
             yield from self.tokenizer.encode_batch(some)
 
     def frame_ids(self, texts: Sequence[str], *, max_length: int) -> list[Row]:
-        """One row for each text, truncated, with its ids only: offsets are 0. Stops with an error at the deadline."""
+        """One row for each text, truncated, with what encoders read; offsets may be 0. Stops at the deadline."""
         rows: list[Row] = []
         for some in self.groups(texts):
+            if self.tokenizer.spells:
+                encoded = self.tokenizer.encode_batch(some)
+                rows += [self.tokenizer.frame(one, max_length=max_length) for one in encoded]
+                continue
             ids, counts = self.tokenizer.encode_ids(some)
             self._check_ids(ids, some)
             for part in np.split(ids.astype(np.int32), np.cumsum(counts)[:-1]):

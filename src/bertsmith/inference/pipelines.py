@@ -307,4 +307,4 @@ def _window_sizes(lengths: list[int], size: int) -> list[int]:
 
 def _windows(text: Encoded, *, size: int) -> list[Encoded]:
     starts = [start for start, _, _ in token_windows(len(text), size=size, overlap=OVERLAP)]
-    return [Encoded(*(part[start : start + size] for part in (text.ids, text.offsets, text.words))) for start in starts]
+    return [text.part(start, start + size) for start in starts]

@@ -29,12 +29,11 @@ from bertsmith.inference.encoder_outputs import (
 )
 from bertsmith.inference.fill_mask import FillMaskPipeline
 from bertsmith.inference.forward import Backend, ClosedBackend, LocalBackend, ModelInput, ids_only
-from bertsmith.inference.generation import GenerationPipeline
+from bertsmith.inference.neighbours import NeighbourPipeline
 from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines, as_list, string_list
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.inference.predictions import Predictions, Ranked
-from bertsmith.inference.scoring import ScoringPipeline
-from bertsmith.inference.translation import TranslationPipeline
+from bertsmith.inference.translation import SequencePipelines
 from bertsmith.inference.word_labels import WordLabelPipelines
 from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
@@ -65,13 +64,10 @@ class Tokenized:
     special: tuple[bool, ...]  # [L]
 
 
-class Predictor(
-    TextPipelines, WordLabelPipelines, FillMaskPipeline, GenerationPipeline, ScoringPipeline, TranslationPipeline
-):
+class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, SequencePipelines, NeighbourPipeline):
     """The result of `bertsmith.load`. Threads may share it; only `to` and `close` change it.
 
-    The predictor owns the model: it moves it to the device and converts its linear layers to the precision. `backend`
-    runs the forward passes; the default runs them in the caller's thread.
+    It owns the model, which it moves and converts. `backend` runs forward passes, by default in the caller's thread.
 
     >>> with bertsmith.load("my-model") as model:
     ...     model.predict(["A fine film.", "A waste of time."])

@@ -17,9 +17,10 @@ from bertsmith.errors import BertsmithError
 from bertsmith.inference.beam_search import Hypothesis, SearchSettings, beam_search
 from bertsmith.inference.deadline import current_deadline
 from bertsmith.inference.forward import ModelInput, Query, TextModel, ids_only
-from bertsmith.inference.generation import CACHE_TOKENS, DEFAULT_CACHE_TOKENS
+from bertsmith.inference.generation import CACHE_TOKENS, DEFAULT_CACHE_TOKENS, GenerationPipeline
 from bertsmith.inference.pipelines import string_list
 from bertsmith.inference.predictions import Predictions, Translated
+from bertsmith.inference.scoring import ScoringPipeline
 from bertsmith.model_io.model import Model
 from bertsmith.objectives.lm_head import LanguageModelHead
 from bertsmith.objectives.objective import at_least_float32
@@ -145,6 +146,10 @@ class TranslationPipeline(TextModel):
         if any(row.truncated):
             result["truncated"] = True
         return result
+
+
+class SequencePipelines(GenerationPipeline, ScoringPipeline, TranslationPipeline):
+    """The pipelines of models that predict a text token by token."""
 
 
 def check_translates(model: Model) -> None:

@@ -83,8 +83,9 @@ class WordLabelPipelines(TextModel):
             by_document=False,
             characters=unit == "character",
         )
-        logits = self.logits(features, require_pipeline(self.model, "token-classification"))
-        return list(zip(texts, spans, predict_words(spans, features, logits), strict=True))
+        head: Any = self.model.objectives[require_pipeline(self.model, "token-classification")]
+        words = predict_words(spans, features, self.logits(features, head.name), head.sequence_decoder)
+        return list(zip(texts, spans, words, strict=True))
 
 
 def tags_entities(model: Model) -> bool:

@@ -21,7 +21,7 @@ from bertsmith.metrics.classification import MatchCounts
 
 Scheme = Literal["IOB1", "IOB2", "IOBES", "BILOU"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
-_LETTERS: dict[Scheme, str] = {"IOB1": "IOB", "IOB2": "IOB", "IOBES": "IOBES", "BILOU": "BILOU"}
+LETTERS: dict[Scheme, str] = {"IOB1": "IOB", "IOB2": "IOB", "IOBES": "IOBES", "BILOU": "BILOU"}
 _SAME_AS = {"L": "E", "U": "S", "M": "I"}  # BILOU's last and unit are IOBES's end and single; BMES's middle is inside
 _LABEL_FORMS = tuple(  # B-PER, B_PER, B; PER-B, PER_B
     re.compile(form, re.IGNORECASE)
@@ -93,7 +93,7 @@ def scheme_violations(tags: Sequence[str], *, scheme: Scheme) -> list[Violation]
     before = _OUTSIDE
     for word, tag in enumerate([*tags, "O"]):
         here = _parsed(tag, word)
-        if tag[0] not in _LETTERS[scheme]:
+        if tag[0] not in LETTERS[scheme]:
             violations.append(Violation(word, f"{tag} does not exist in {scheme}"))
         elif scheme == "IOB1":
             if here.letter == "B" and (before.letter == "O" or before.kind != here.kind):
@@ -168,6 +168,42 @@ def entity_labels(labels: Sequence[str]) -> EntityLabels | None:
     return EntityLabels(tuple(tags.get(label, "O") for label in labels), scheme)
 
 
+def allowed_transitions(
+    labels: Sequence[str], scheme: Scheme | None = None
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]] | None:
+    """Which labels may begin a sentence [K], follow each other (from, to) [K, K] and end a sentence [K].
+
+    Without a scheme that of the labels, B and I being IOB2; None for labels that are not tags of a scheme.
+    """
+    known = entity_labels(labels)
+    tags = [] if known is None else [_parsed(tag, number) for number, tag in enumerate(known.tags)]
+    letters = {tag.letter for tag in tags} - {"O"}
+    if scheme is not None:
+        _known(scheme)
+        if known is None or not letters <= {_SAME_AS.get(letter, letter) for letter in LETTERS[scheme]}:
+            raise ConfigError(f"the labels {', '.join(labels[:6])}{' …' * (len(labels) > 6)} are not tags of {scheme}")
+    elif known is None or not letters:
+        return None
+    else:
+        found: Scheme | None = known.scheme or ("IOB2" if letters == {"B", "I"} else None)
+        if found is None:
+            return None
+        scheme = found
+    pairs = [[_may_follow(scheme, before, here) for here in [*tags, _OUTSIDE]] for before in [*tags, _OUTSIDE]]
+    allowed = np.array(pairs, np.bool_)
+    return allowed[-1, :-1], allowed[:-1, :-1], allowed[:-1, -1]
+
+
+def _may_follow(scheme: Scheme, before: Tag, here: Tag) -> bool:
+    """Whether a valid sentence may have these neighbours; both of its ends are like O."""
+    same = before.kind == here.kind
+    if scheme == "IOB1":
+        return here.letter != "B" or (before.letter != "O" and same)
+    if scheme == "IOB2":
+        return here.letter != "I" or (before.letter != "O" and same)
+    return (same and here.letter in "IE") if before.letter in "BI" else here.letter in "OBS"
+
+
 def _begins(scheme: Scheme, before: Tag, here: Tag) -> bool:
     """Strict decoding: whether a tag begins an entity."""
     if scheme != "IOB1":
@@ -225,7 +261,7 @@ def _read(tags: Sequence[str], scheme: Scheme | None) -> list[Tag]:
     if scheme is not None:
         _known(scheme)
         for word, tag in enumerate(tags):
-            if tag[:1] not in _LETTERS[scheme]:
+            if tag[:1] not in LETTERS[scheme]:
                 raise DataError(f"word {word + 1} has the tag {tag!r}, which does not exist in {scheme}")
     return [_parsed(tag, word) for word, tag in enumerate(tags)]
 

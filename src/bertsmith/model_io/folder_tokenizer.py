@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import BertsmithError, DataError
+from bertsmith.model_io.model import Model
 from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, parse_object, shown
 from bertsmith.tokenizers import tokenizer as tokenizers
 from bertsmith.tokenizers.folder import MODEL_CONFIG
@@ -59,9 +60,25 @@ def fitted(tokenizer: Tokenizer, positions: int) -> Tokenizer:
     """The tokenizer with a maximum length of at most the model's positions, where transformers truncates."""
     if tokenizer.max_length <= positions:
         return tokenizer
-    shorter: Tokenizer = object.__new__(type(tokenizer))  # subclasses have constructors of their own
-    vars(shorter).update(vars(tokenizer) | {"max_length": positions})
-    return shorter
+    return _changed(tokenizer, max_length=positions)
+
+
+def spelling(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with the spelling of each token, for encoders that read characters."""
+    return _changed(tokenizer, spells=True)
+
+
+def _changed(tokenizer: Tokenizer, **changes: Any) -> Tokenizer:
+    other: Tokenizer = object.__new__(type(tokenizer))  # subclasses have constructors of their own
+    vars(other).update(vars(tokenizer) | changes)
+    return other
+
+
+def spell_vocabulary(model: Model, tokenizer: Tokenizer) -> None:
+    """Gives an encoder that reads the spelling of its vocabulary that of the tokenizer's."""
+    if model.encoder.spellings is not None:
+        names = enumerate(tokenizer.tokens())
+        model.encoder.set_spellings(["" if number in tokenizer.special_ids else token for number, token in names])
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:

@@ -1,4 +1,4 @@
-"""Imports models into model folders: pickled weights, checkpoints of Google and OpenAI, other model folders.
+"""Imports models into model folders: pickled weights, checkpoints of Google and OpenAI, word vectors, other folders.
 
 Pickled weights are read by a sandboxed child process (`unpickling`), whose output is untrusted like any other file.
 Every imported folder is opened once more to verify it.
@@ -29,6 +29,7 @@ from bertsmith.model_io.sentence_transformers import MODULES, encoder_folder, re
 from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
 from bertsmith.model_io.unpickling import MARGIN
 from bertsmith.model_io.untrusted_files import MEBIBYTE, ConfigReader, UntrustedFile, exists, read_json, shown
+from bertsmith.model_io.vector_files import import_vectors
 from bertsmith.system.durable import PARTIAL, Disk
 from bertsmith.tokenizers.folder import read_vocabulary
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -55,15 +56,17 @@ def import_folder(
     replace: bool = False,
     disk: Disk | None = None,
 ) -> FolderFacts:
-    """Writes `source` as a model folder and returns the summary of opening it.
+    """Writes `source`, a folder or a file of word vectors, as a model folder; the summary of opening it.
 
     `lowercase`: instead of the tokenizer's setting; None: as declared, or where nothing is declared, as in Google's
     checkpoints, lower-case if the vocabulary has no capital letters. `head`, `ignore_heads` and
     `tokenizer` as for `open_model`.
     """
+    if Path(source).is_file():
+        return import_vectors(Path(source), output, lowercase=lowercase, replace=replace, disk=disk)
     source, output, disk = find_model_folder(source), Path(os.path.abspath(output)), disk or Disk()
     if not source.is_dir():
-        raise DataError(f"{source} is not a folder: expected a folder with weights")
+        raise DataError(f"{source} is not a folder: expected a folder with weights, or a file of word vectors")
     check_target(output, replace=replace)
     facts, root, unread = {"imported from": source.resolve().name}, source, []
     source = encoder_folder(root)

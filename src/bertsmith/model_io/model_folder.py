@@ -14,7 +14,7 @@ import torch
 from bertsmith.config import did_you_mean
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.checksums import CHECKSUMS, checksums_file, verify_checksums
-from bertsmith.model_io.folder_tokenizer import fitted, read_tokenizer
+from bertsmith.model_io.folder_tokenizer import fitted, read_tokenizer, spell_vocabulary, spelling
 from bertsmith.model_io.huggingface.format import format_of
 from bertsmith.model_io.loading import FolderFormat, Loader, parameter_count
 from bertsmith.model_io.model import Model
@@ -162,7 +162,9 @@ def _opened(
         tokenizer = read_tokenizer(find_model_folder(words or folder), loader.vocab_size(), lowercase=lowercase)
         model = loader.build(tokenizer, **options)
     facts = FolderFacts(folder, loader.architectures, notes is not None, parameter_count(model), tuple(loader.notes))
-    return model, fitted(tokenizer, model.encoder.max_positions), facts
+    spell_vocabulary(model, tokenizer)
+    tokenizer = fitted(tokenizer, model.encoder.max_positions)
+    return model, spelling(tokenizer) if "characters" in model.encoder.reads else tokenizer, facts
 
 
 def read_encoder(source: str | Path) -> Any:

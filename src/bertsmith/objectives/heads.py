@@ -115,6 +115,8 @@ class TextConfig(RecurrentConfig):
         """With the pooling that auto means; the token that a causal encoder reads first depends on itself alone."""
         if self.pooling != "auto":
             return self
+        if direction == "none" and self.recurrent == "none":  # the first token depends on itself alone, as every token
+            return replace(self, pooling="mean")
         pooled = self.layers == "top" and self.recurrent == "none" and direction == "both"
         return replace(self, pooling="last" if direction == "forward" else "pooler" if pooled else "cls")
 

@@ -65,19 +65,23 @@ class LanguageModelHead(Objective):
 
         Elsewhere, rows with more than `MOST_LOGITS` logits are computed part by part, and again in the backward.
         """
-        if not self.fusable:
-            return super().loss(encoding, batch, table)
-        return self.hidden_loss(self.hidden(encoding), batch, table)
+        x_RD = self.hidden(encoding)
+        if self.fusable and (self._fuses(x_RD) or len(self.labels(batch)) > self._rows(table)):
+            return self.hidden_loss(x_RD, batch, table)
+        return super().loss(encoding, batch, table)
+
+    def _fuses(self, x_RD: Tensor) -> bool:
+        return trains_in_half_precision(x_RD) and (torch.compiler.is_compiling() or not self.compiles)
+
+    def _rows(self, table: Tensor | None) -> int:
+        """Rows whose logits are computed at once."""
+        return max(1, MOST_LOGITS // len(self._output_table(table)))
 
     def hidden_loss(self, x_RD: Tensor, batch: Batch, table: Tensor | None) -> Loss:
         """The cross entropy of hidden states of the encoder [R, D]."""
-        table_VE, labels_R = self._output_table(table), self.labels(batch)
-        rows = max(1, MOST_LOGITS // len(table_VE))
-        fused = trains_in_half_precision(x_RD) and (torch.compiler.is_compiling() or not self.compiles)
-        if not (fused or len(labels_R) > rows):
-            return self.loss_from_logits(self.logits(x_RD, table), batch)
+        table_VE, labels_R, rows = self._output_table(table), self.labels(batch), self._rows(table)
         x_RE = self._transformed(x_RD)
-        if fused:
+        if self._fuses(x_RD):
             from bertsmith.nn.kernels.cross_entropy import linear_cross_entropy  # imports triton
 
             return self.make_loss(batch, *linear_cross_entropy(x_RE, table_VE, self.bias, labels_R, self.smoothing))

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from bertsmith import config as registry
 from bertsmith.errors import BertsmithError
 from bertsmith.nn.layer_config import LayerConfig
-from bertsmith.types import IGNORE_INDEX, Batch, Direction, Encoding, Loss, Row, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Batch, Direction, Encoding, Loss, Row, SequenceDecoder, Vocabulary
 
 FOLDER = "bertsmith.objectives"
 Embed = Callable[[Batch], Tensor]  # an encoder's `embed`: the embeddings [T, E] of a batch
@@ -56,6 +56,9 @@ class LabelledRows(SelectedRows, Protocol):
 
     @property
     def target(self) -> Any: ...
+
+    @property
+    def sentence_starts(self) -> NDArray[np.int64] | None: ...
 
 
 @dataclass(frozen=True)
@@ -205,10 +208,20 @@ class Objective(nn.Module):
         return labels, None
 
     @classmethod
+    def collate_indices(cls, name: str, features: Sequence[LabelledRows]) -> dict[str, list[Any]]:
+        """Further token indices of each row for `Batch.indices`, by name; `name` is that of the head."""
+        return {}
+
+    @classmethod
     def split_logits(cls, logits: NDArray[np.float32], features: Sequence[SelectedRows]) -> list[NDArray[np.float32]]:
         """The logits of each example, in the shape that `Task.decode` takes: those of its first row."""
         rows = [0, *accumulate(len(one.rows) for one in features)]
         return [logits[first] for first in rows[:-1]]
+
+    @property
+    def sequence_decoder(self) -> SequenceDecoder | None:
+        """How the labels of a sequence follow from its logits; None: each from its own, by softmax."""
+        return None
 
     def has_transformers_head(self, pooling: str) -> bool:
         """Whether the head computes what transformers' head of the same weights computes.

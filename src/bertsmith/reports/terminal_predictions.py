@@ -25,6 +25,15 @@ def fillings(masks: Sequence[Sequence[Mapping[str, Any]]]) -> None:
         console.print(rows)
 
 
+def neighbours(words: Sequence[Mapping[str, Any]]) -> None:
+    """The neighbours of each word, most similar first."""
+    for one in words:
+        rows = plain_table(show_header=False)
+        for other in one["neighbours"]:
+            rows.add_row(f"{other['similarity']:6.3f}", Text(other["word"]))
+        console.print(Text(one["word"], "bold"), rows)
+
+
 def next_sentence(result: Mapping[str, Any]) -> None:
     """The probabilities of the two classes, and the head that answers."""
     classes = [(name, value) for name, value in result.items() if name not in ("objective", "truncated")]

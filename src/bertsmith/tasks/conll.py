@@ -6,12 +6,22 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 from bertsmith.data.text_files import printable
 from bertsmith.errors import DataError
+from bertsmith.metrics.sequence_labelling import Scheme
 from bertsmith.tasks.dataset_files import Layout, benchmark_files, find_member
 from bertsmith.tasks.tables import read_whole
-from bertsmith.tasks.tagged_text import FileScheme, Sentence, TaggingConfig, Unit, join_words, labels_of_types
+from bertsmith.tasks.tagged_text import (
+    FileScheme,
+    Sentence,
+    TaggingConfig,
+    Unit,
+    join_words,
+    labels_of_types,
+    scheme_of_labels,
+)
 from bertsmith.tasks.task import Dataset
 from bertsmith.tasks.text_tasks import benchmark_labels
 from bertsmith.tasks.token_classification import TokenClassificationTask
@@ -93,10 +103,12 @@ class Config(TaggingConfig):
         title = f"conll/{name}"
         paths = benchmark_files(title, files, member.layout, subfolders=member.subfolders)
         dataset = Dataset(paths, lambda path, split: read_column_file(path, member.columns, tagged=split != "test"))
-        ordered = benchmark_labels(title, labels_of_types(member.types), labels)
-        return TokenClassificationTask(
-            title, dataset, config=self, labels=ordered, unit=member.unit, strict=member.strict
-        )
+        options: dict[str, Any] = {"config": self, "unit": member.unit, "strict": member.strict}
+        if not labels and self.label_scheme == "file":
+            return TokenClassificationTask(title, dataset, **options)
+        scheme = scheme_of_labels(labels) if labels else cast(Scheme, self.label_scheme)
+        ordered = benchmark_labels(title, labels_of_types(member.types, scheme), labels)
+        return TokenClassificationTask(title, dataset, labels=ordered, **options)
 
 
 @dataclass

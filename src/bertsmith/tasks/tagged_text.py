@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bertsmith.config import did_you_mean
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.metrics import sequence_labelling
-from bertsmith.metrics.sequence_labelling import Scheme, convert_tags, parse_tag, scheme_violations
+from bertsmith.metrics.sequence_labelling import LETTERS, Scheme, convert_tags, parse_tag, scheme_violations
 from bertsmith.tasks.tables import join_names
 from bertsmith.tasks.task import Example, Features
 from bertsmith.tokenizers.batch_encoding import BatchEncoder
@@ -32,6 +32,7 @@ Unit = Literal["word", "part", "character"]
 # detect: the only scheme that all tags follow; lenient: any tags, interpreted like conlleval; plain: a label for each
 # word and no entities, such as parts of speech.
 FileScheme = Literal["detect", "IOB1", "IOB2", "IOBES", "BILOU", "lenient", "plain"]
+LabelScheme = Scheme | Literal["file"]  # file: that of the train file
 Numbers = NDArray[np.int64]
 OUTSIDE = "O"
 IDEOGRAPHS = re.compile(  # one of the ideographs that BERT's tokenizer separates, or a run of other characters
@@ -48,6 +49,8 @@ class TaggingConfig:
     context: Literal["sentence", "document"] = "sentence"
     overlap: int = 128  # tokens that neighbouring windows share if a text is longer than a row
     scheme: FileScheme = "detect"  # tagging scheme of the files
+    # Tagging scheme of the model's labels; file: that of the train file. Scores do not depend on it.
+    label_scheme: LabelScheme = "IOB2"
 
     def __post_init__(self) -> None:
         if self.overlap < 0:
@@ -161,18 +164,24 @@ def _faults(sentences: Sequence[Sentence], scheme: Scheme) -> Iterator[str]:
             yield f"{word_source(sentence, fault.word)}: {fault.reason}"
 
 
-def labels_of_types(types: Iterable[str]) -> tuple[str, ...]:
-    """O, and B and I of each entity type."""
-    return (OUTSIDE, *(f"{letter}-{kind}" for kind in sorted(set(types)) for letter in "BI"))
+def labels_of_types(types: Iterable[str], scheme: Scheme = "IOB2") -> tuple[str, ...]:
+    """O, and every tag of each entity type."""
+    letters = sorted(set(LETTERS[scheme]) - {OUTSIDE})
+    return (OUTSIDE, *(f"{letter}-{kind}" for kind in sorted(set(types)) for letter in letters))
 
 
-def labels_of_train(sentences: Sequence[Example]) -> tuple[str, ...]:
-    """The labels of a train file; each type has both of its tags, even if only one occurs."""
-    types = {tag[2:] for sentence in sentences for tag in sentence.gold if tag != OUTSIDE}
+def types_of(tags: Iterable[str]) -> set[str]:
+    """The entity types of tags."""
+    return {tag[2:] for tag in tags if tag != OUTSIDE}
+
+
+def labels_of_train(sentences: Sequence[Example], scheme: Scheme = "IOB2") -> tuple[str, ...]:
+    """The labels of a train file; each type has all of its tags, even if only one occurs."""
+    types = types_of(tag for sentence in sentences for tag in sentence.gold)
     if not types:
         name = sentences[0].source.rpartition(":")[0]
         raise DataError(f"{name}: every tag is O, so no entity can be learned: is this the tag column?")
-    return labels_of_types(types)
+    return labels_of_types(types, scheme)
 
 
 def check_tags(sentences: Sequence[Example], labels: Sequence[str]) -> None:
@@ -188,15 +197,20 @@ def check_tags(sentences: Sequence[Example], labels: Sequence[str]) -> None:
                 )
 
 
-def check_model_labels(labels: Sequence[str]) -> None:
-    """Raises a DataError if a model's labels are not IOB2 tags."""
-    wrong = [label for label in labels if label != OUTSIDE and label[:2] not in ("B-", "I-")]
-    if wrong or OUTSIDE not in labels:
-        reason = f"{wrong[0]!r} is not a tag" if wrong else "O is missing"
+def scheme_of_labels(labels: Sequence[str]) -> Scheme:
+    """The tagging scheme of a model's labels, IOB2 for B and I alone; a DataError if they are not its tags."""
+    tags = [label for label in labels if label == OUTSIDE or (label[1:2] == "-" and parse_tag(label))]
+    scheme = sequence_labelling.candidate_schemes([tags])[0]
+    wrong = [label for label in labels if label not in tags or label[0] not in LETTERS[scheme]]
+    missing = [label for label in labels_of_types(types_of(tags), scheme) if label not in labels]
+    missing = [label for label in missing if scheme != "IOB2" or label == OUTSIDE]  # a model may lack the B of a type
+    if wrong or missing:
+        reason = f"{wrong[0]!r} is not a tag" if wrong else f"{missing[0]} is missing"
         raise DataError(
-            f"this model's labels ({join_names(labels)}) are not IOB2 tags ({reason}), which training and evaluation "
-            "need: use the commands ner or tag-words"
+            f"this model's labels ({join_names(labels)}) are not {scheme} tags ({reason}), which training and "
+            "evaluation need: use the commands ner or tag-words"
         )
+    return scheme
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +325,7 @@ def word_features(
         ends = np.cumsum(flat.lengths)
         for stream, begin, end in zip(chunk, ends - flat.lengths, ends, strict=True):
             encoded = Encoded(flat.ids[begin:end], flat.offsets[begin:end], flat.words[begin:end])
+            encoded = tokenizer.spelled(stream.text, encoded)
             tokens = first_tokens(stream, encoded, characters=characters)
             features += _stream_features(stream, encoded, tokens, classes, tokenizer, size=size, overlap=overlap)
     return features
@@ -327,6 +342,7 @@ def _stream_features(
     overlap: int,
 ) -> Iterator[WordFeatures]:
     """The features of the windows of one stream that have a word to read."""
+    ends = np.cumsum(stream.sizes)  # words up to the end of each example
     known = [np.array(part, np.int64) for example in stream.examples if (part := classes[example]) is not None]
     labels = np.concatenate(known) if len(known) == len(stream.examples) else None
     frame = tokenizer.frame_ids.single
@@ -334,16 +350,18 @@ def _stream_features(
         read = np.flatnonzero((tokens >= first) & (tokens < end))
         if not len(read):
             continue
-        inside = slice(begin, begin + size)
-        text = Encoded(encoded.ids[inside], encoded.offsets[inside], encoded.words[inside])
+        text = encoded.part(begin, begin + size)
         is_first = np.diff(tokens[read], prepend=-1) != 0  # words that share a token are neighbours
         leaders = read[is_first]
         example, word = stream.owner(int(read[0]))
+        indices = tokens[leaders] - begin + frame.index("a")
+        owners = np.searchsorted(ends, leaders, "right")
         yield WordFeatures(
             rows=(tokenizer.frame(text, max_length=size + sum(isinstance(part, int) for part in frame)),),
             example_index=example,
             target=None if labels is None else labels[leaders],
-            indices=tokens[leaders] - begin + frame.index("a"),
+            indices=indices,
+            sentence_starts=indices[np.diff(owners, prepend=-1) != 0] if len(ends) > 1 else None,
             start=word,
             words=read - read[0] + word,
             logit_rows=np.cumsum(is_first) - 1,

@@ -51,6 +51,9 @@ class Features:
     indices: NDArray[np.int64] | None = None  # tagging: token indices of the row that the head reads [R]
     start: int = 0  # windows: first word or token of the window in the full text
     head: str = ""  # of several tasks: the head that predicts it
+    sentence_starts: NDArray[np.int64] | None = (
+        None  # tagging: those of `indices` that begin a sentence; None: the first
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +254,9 @@ class Task:
 
     def use_mean_of(self, tasks: Sequence[Task]) -> None:
         """Takes over the mean of what the heads of several models have for predictions, such as thresholds."""
+
+    def use_head(self, head: Any) -> None:
+        """Takes over how a trained head decodes its logits, such as the transitions of a CRF."""
 
     def label_matches(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, MatchCounts]:
         """Counts of each label, for tasks without a confusion matrix."""

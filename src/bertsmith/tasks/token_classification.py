@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -13,12 +13,20 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.errors import DataError, DataWarning
+from bertsmith.errors import ConfigError, DataError, DataWarning
 from bertsmith.metrics import sequence_labelling
 from bertsmith.metrics.classification import accuracy, f1_from_counts, macro_f1, ratio
 from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap
-from bertsmith.metrics.sequence_labelling import Entity, Scheme, score_entities, tags_to_entities
+from bertsmith.metrics.sequence_labelling import (
+    Scheme,
+    convert_tags,
+    entities_to_tags,
+    entity_labels,
+    score_entities,
+    tags_to_entities,
+)
 from bertsmith.tasks import tagged_text
+from bertsmith.tasks.entity_cases import NOTHING, OTHER_BOUNDS, EntityCases
 from bertsmith.tasks.tables import join_names
 from bertsmith.tasks.tagged_text import OUTSIDE, Sentence, Spans, TaggingConfig, Unit, word_spans
 from bertsmith.tasks.task import Case, Dataset, Example, Features, LabelTask, Prediction, gold_values
@@ -31,15 +39,15 @@ from bertsmith.tasks.word_predictions import (
     with_unread_words,
 )
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.types import IGNORE_INDEX
+from bertsmith.types import IGNORE_INDEX, SequenceDecoder
 
 Tags = list[list[str]]
-NOTHING, OTHER_BOUNDS = "nothing", "other bounds"
 
 
 class TokenClassificationTask(LabelTask):
     """Each word gets a tag. The labels are O, and B and I of each entity type: those of train if none are given.
 
+    With `label_scheme` they are the tags of another scheme. Gold and predicted tags are IOB2 all the same.
     Of `plain` labels, such as parts of speech, words are scored and not entities, and the main metric is `accuracy`.
     `dataset.read` returns sentences with tags in the scheme of the file.
     `strict`: entities as in seqeval's strict mode, and the main metric is `macro_f1` over the types, as in KLUE-NER.
@@ -61,23 +69,28 @@ class TokenClassificationTask(LabelTask):
         strict: bool = False,
     ) -> None:
         plain = config.scheme == "plain" or tagged_text.is_plain(labels)
-        if not plain:
-            tagged_text.check_model_labels(labels or (OUTSIDE,))
         super().__init__(name, dataset)
         self.config = config
         self.unit: Unit = unit
         self.scheme: Scheme | None = "IOB2" if strict else None
+        self.label_scheme: Scheme = "IOB2" if config.label_scheme == "file" else config.label_scheme
+        if labels and not plain:
+            found = tagged_text.scheme_of_labels(labels)
+            self.label_scheme = "IOB1" if (found, self.label_scheme) == ("IOB2", "IOB1") else found
         self.main_metric = "macro_f1" if strict else "f1"
         self.max_length = 512 if config.context == "document" else 128
         self.length_unit = "characters" if unit == "character" else "words"
         self._labels = tuple(labels)
         self.plain = False
+        self._decoder: SequenceDecoder | None = None
         self._unseen: tuple[str, ...] = ()  # plain labels that only dev or test have
         if plain:
             self._use_plain_labels()
 
     def _use_plain_labels(self) -> None:
         self.plain = True
+        if self.config.label_scheme not in ("IOB2", "file"):
+            raise ConfigError(f"task.label_scheme={self.config.label_scheme} is for entity tags, not for plain labels")
         if not self.chosen_metric:
             self.main_metric = "accuracy"
 
@@ -89,9 +102,9 @@ class TokenClassificationTask(LabelTask):
             gold_values(sentences, f"no tags, but every sentence of {split} needs them")
         if self.config.context == "document" and not any(sentence.document for sentence in sentences):
             raise DataError(f"{path} marks no documents: set task.context=sentence")
-        if not self._labels and self.config.scheme == "detect" and tagged_text.is_plain(self.gold_labels(sentences)):
+        if not self._labels and self.config.scheme == "detect" and tagged_text.is_plain(_gold_tags(sentences)):
             self._use_plain_labels()
-            if OUTSIDE in self.gold_labels(sentences):
+            if OUTSIDE in _gold_tags(sentences):
                 note = "no tag has B- or I- and a type, so words are scored and not entities (task.scheme=plain)"
                 warnings.warn(f"{path}: {note}", DataWarning, stacklevel=2)
         if self.plain:
@@ -104,14 +117,14 @@ class TokenClassificationTask(LabelTask):
 
     def check(self, split: str, examples: Sequence[Example]) -> None:
         if split == "train" and not self._labels:
-            tags = self.gold_labels(examples)
-            self._labels = sort_labels(tags) if self.plain else tagged_text.labels_of_train(examples)
+            self._labels = self._labels_of_train(examples)
             note_similar_labels(self._labels)
         if any(example.gold is not None for example in examples):
-            counts = Counter(self.gold_labels(examples))
-            unseen = sorted({*counts} - {*self.labels})
+            known = self.labels if self.keeps_tags else tagged_text.labels_of_types(tagged_text.types_of(self.labels))
+            counts = Counter(_gold_tags(examples))
+            unseen = sorted({*counts} - {*known})
             if not (self.plain and split != "train") or sum(counts[tag] for tag in unseen) > counts.total() / 10:
-                tagged_text.check_tags(examples, self.labels)
+                tagged_text.check_tags(examples, known)
             elif unseen:
                 self._unseen = tuple(sorted({*self._unseen, *unseen}))
                 where = examples[0].source.rpartition(":")[0]
@@ -120,8 +133,41 @@ class TokenClassificationTask(LabelTask):
                 )
                 warnings.warn(text, DataWarning, stacklevel=2)
 
+    def _labels_of_train(self, examples: Sequence[Example]) -> tuple[str, ...]:
+        if self.plain:
+            return sort_labels(_gold_tags(examples))
+        if self.config.label_scheme == "file":
+            self.label_scheme = cast(Scheme, cast(Sentence, examples[0]).scheme)
+        return tagged_text.labels_of_train(examples, self.label_scheme)
+
+    @property
+    def keeps_tags(self) -> bool:
+        """Whether the model's labels are the tags of the examples: plain labels, or IOB2."""
+        return self.plain or self.label_scheme == "IOB2"
+
+    def head_config(self) -> dict[str, Any]:
+        """B and I alone are IOB2 to a head, so that it is told of IOB1."""
+        scheme = {"crf_scheme": "IOB1"} if self.labels and not self.plain and self.label_scheme == "IOB1" else {}
+        return super().head_config() | scheme
+
+    def use_head(self, head: Any) -> None:
+        self._decoder = head.sequence_decoder
+
     def gold_labels(self, examples: Sequence[Example]) -> Iterator[str]:
-        return (tag for example in examples for tag in example.gold or ())
+        return (label for example in examples for label in self._gold_labels(example.gold or ()))
+
+    def _gold_labels(self, tags: Sequence[str]) -> Sequence[str]:
+        """The model's labels for the tags of a sentence."""
+        return tags if self.keeps_tags else convert_tags(tags, to=self.label_scheme)
+
+    def _predicted_tags(self, classes: Sequence[int]) -> list[str]:
+        """The tags of a sentence from the model's labels, whose entities are those that the command ner gives."""
+        labels = [self.labels[number] for number in classes]
+        if self.keeps_tags:
+            return labels
+        tags = None if self.label_scheme == "IOB1" else entity_labels(self.labels)
+        entities = tags_to_entities(labels) if tags is None else tags.entities(classes)
+        return entities_to_tags(entities, words=len(labels), scheme="IOB2")
 
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool = False
@@ -131,7 +177,7 @@ class TokenClassificationTask(LabelTask):
         features = tagged_text.word_features(
             examples,
             [word_spans(example, self.unit) for example in examples],
-            [None if example.gold is None else [number[tag] for tag in example.gold] for example in examples],
+            [None if one.gold is None else [number[tag] for tag in self._gold_labels(one.gold)] for one in examples],
             tokenizer,
             max_length=max_length,
             overlap=self.config.overlap,
@@ -143,7 +189,8 @@ class TokenClassificationTask(LabelTask):
     def outputs(
         self, examples: Sequence[Example], features: Sequence[Features], logits: Sequence[NDArray[np.float32]]
     ) -> list[list[WordPrediction]]:
-        return predict_words([word_spans(example, self.unit) for example in examples], features, logits)
+        spans = [word_spans(example, self.unit) for example in examples]
+        return predict_words(spans, features, logits, self._decoder)
 
     def mean_output(self, outputs: Sequence[list[WordPrediction]]) -> list[WordPrediction]:
         """See `mean_words`: probabilities are by word, so that tokenizers may differ."""
@@ -161,10 +208,10 @@ class TokenClassificationTask(LabelTask):
         predictions = []
         for example, words, some in zip(examples, spans, outputs, strict=True):
             predicted: list[str | None] = [None] * len(words)
-            scores = np.zeros(len(words))
+            scores, tag = np.zeros(len(words)), OUTSIDE
+            tags = iter(self._predicted_tags([one.number for one in some if not one.shared]))
             for one in some:
-                tag = self.labels[one.number]
-                tag = continued(tag) if one.shared and not self.plain else tag
+                tag = next(tags) if not one.shared else tag if self.plain else continued(tag)
                 predicted[one.word], scores[one.word] = tag, one.score
             prediction = _prediction(example, words, predicted, scores, fill=self.labels[0] if self.plain else "")
             predictions.append(prediction)
@@ -225,7 +272,7 @@ class TokenClassificationTask(LabelTask):
         for index, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
             gold, predicted = (tags_to_entities(side[index], scheme=self.scheme) for side in tags)
             spans = word_spans(example, self.unit)
-            cases += _EntityCases(index, example, prediction, self._scored_words(example), spans).cases(gold, predicted)
+            cases += EntityCases(index, example, prediction, self._scored_words(example), spans).cases(gold, predicted)
         return cases
 
     def _word_cases(self, index: int, example: Example, prediction: Prediction) -> Iterator[Case]:
@@ -254,7 +301,8 @@ class TokenClassificationTask(LabelTask):
     def reachable(self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int) -> float:
         """The upper bound of `main_metric` with this tokenizer: below 1 if an entity begins or ends inside a token."""
         features = self.rows(examples, tokenizer, max_length=max_length)
-        perfect = [np.eye(len(self.labels), dtype=np.float32)[one.target] for one in features]
+        # so certain that no transition of a CRF matters
+        perfect = [1e6 * np.eye(len(self.labels), dtype=np.float32)[one.target] for one in features]
         return self.score(examples, self.decode(examples, features, perfect))[self.main_metric]
 
     def _scored_words(self, example: Example) -> list[int]:
@@ -271,6 +319,10 @@ class TokenClassificationTask(LabelTask):
         sides = (golds, [prediction.value for prediction in predictions])
         gold, predicted = ([[tags[n] for n in some] for tags, some in zip(side, words, strict=True)] for side in sides)
         return gold, predicted
+
+
+def _gold_tags(examples: Iterable[Example]) -> Iterator[str]:
+    return (tag for example in examples for tag in example.gold or ())
 
 
 def _prediction(
@@ -307,51 +359,3 @@ def _column_lines(sentence: Sentence, prediction: Prediction) -> list[str]:
         predicted = sequence_labelling.convert_tags(predicted, to=sentence.scheme)
     opening = [f"{sentence.opening.rstrip()}{separator}{OUTSIDE}", ""] if sentence.opening else []
     return [*opening, *(f"{line}{separator}{tag}" for line, tag in zip(sentence.cells, predicted, strict=True)), ""]
-
-
-@dataclass(frozen=True)
-class _EntityCases:
-    index: int
-    example: Example
-    prediction: Prediction
-    words: list[int]  # indices of the scored words, which entities count
-    spans: Spans
-
-    def cases(self, gold: list[Entity], predicted: list[Entity]) -> list[Case]:
-        """One case per gold entity, and one per predicted entity with other bounds than all gold ones."""
-        cases = []
-        by_bounds = {(entity.start, entity.end): entity for entity in predicted}
-        for entity in gold:
-            same = by_bounds.get((entity.start, entity.end))
-            near = same or next((other for other in predicted if _overlap(entity, other)), None)
-            column = same.type if same else OTHER_BOUNDS if near else NOTHING
-            cases.append(self._case(entity, near, (entity.type, column), calibrated=same is not None))
-        bounds = {(entity.start, entity.end) for entity in gold}
-        for entity in predicted:
-            if (entity.start, entity.end) not in bounds:
-                near = next((other for other in gold if _overlap(entity, other)), None)
-                cell = (OTHER_BOUNDS if near else NOTHING, entity.type)
-                cases.append(self._case(near, entity, cell, reported=near is None))
-        return cases
-
-    def _case(self, gold: Entity | None, predicted: Entity | None, cell: tuple[str, str], **flags: Any) -> Case:
-        shown = gold or predicted
-        assert shown is not None
-        example = replace(self.example, source=tagged_text.word_source(self.example, self.words[shown.start]))
-        texts, confidence = (self._text(gold), self._text(predicted)), self._confidence(predicted)
-        return Case.of(self.index, example, *texts, confidence, correct=gold == predicted, cell=cell, **flags)
-
-    def _span(self, entity: Entity) -> tuple[int, int]:
-        return self.spans[self.words[entity.start]][0], self.spans[self.words[entity.end - 1]][1]
-
-    def _text(self, entity: Entity | None) -> str:
-        return NOTHING if entity is None else f"{entity.type}: {self.example.texts[0][slice(*self._span(entity))]}"
-
-    def _confidence(self, entity: Entity | None) -> float:
-        span = self._span(entity) if entity else None
-        found = (one["score"] for one in self.prediction.detail["entities"] if (one["start"], one["end"]) == span)
-        return float(next(found, self.prediction.score))
-
-
-def _overlap(first: Entity, second: Entity) -> bool:
-    return first.start < second.end and second.start < first.end

@@ -1,9 +1,9 @@
-"""The predicted class of each word, from the logits of its first token; the mean over models."""
+"""Predictions for words: from the logits of windows to sentences, the words without a token, the mean over models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bertsmith.tasks.tagged_text import OUTSIDE, Spans, WordFeatures
 from bertsmith.tasks.task import Features
 from bertsmith.tasks.text_tasks import softmax
+from bertsmith.types import SequenceDecoder
 
 
 class WordPrediction(NamedTuple):
@@ -30,25 +31,63 @@ class WordPrediction(NamedTuple):
 
 
 def predict_words(
-    spans: Sequence[Spans], features: Sequence[Features], logits: Sequence[NDArray[np.float32]]
+    spans: Sequence[Spans],
+    features: Sequence[Features],
+    logits: Sequence[NDArray[np.float32]],
+    decoder: SequenceDecoder | None = None,
 ) -> list[list[WordPrediction]]:
-    """The predictions for the words of each example, in order; words without a token have none."""
+    """The predictions for the words of each example, in order; words without a token have none.
+
+    The decoder reads the logits of all words of an example at once, whatever windows they were computed in; without one
+    each word gets its most likely class. Words that share a token are one word to it.
+    """
+    read = _logits_of_words(spans, features, logits)
+    sequences = [np.stack([one.logits for one in some if not one.shared]) for some in read if some]
+    decoded = iter((decoder or _decode_each)(sequences))
+    return [_predicted(some, *next(decoded)) if some else [] for some in read]
+
+
+class _WordLogits(NamedTuple):
+    word: int
+    shared: bool
+    logits: NDArray[np.float32]
+
+
+def _logits_of_words(
+    spans: Sequence[Spans], features: Sequence[Features], logits: Sequence[NDArray[np.float32]]
+) -> list[list[_WordLogits]]:
+    """The logits of the words of each example, in order."""
     begins = np.cumsum([0, *map(len, spans)])
-    found: list[list[WordPrediction]] = [[] for _ in spans]
+    found: list[list[_WordLogits]] = [[] for _ in spans]
     for one, values in zip(features, logits, strict=True):
         assert isinstance(one, WordFeatures), "features of another task"
         assert len(values) == len(one.indices if one.indices is not None else ())
-        probabilities = softmax(np.asarray(values, np.float64))
-        best = probabilities.argmax(axis=1)
-        words, before = begins[one.example_index] + one.words, -1
+        words, before = begins[one.example_index] + one.words, (-1, -1)
         owners = np.searchsorted(begins, words, "right") - 1
-        for word, example, row in zip(words - begins[owners], owners, one.logit_rows, strict=True):
-            score = float(probabilities[row, best[row]])
-            shared = bool(row == before)
-            found[example].append(WordPrediction(int(word), int(best[row]), score, shared, probabilities[row]))
-            before = row
-    assert all(len({one.word for one in some}) == len(some) for some in found), "two features have the same word"
-    return [sorted(some, key=lambda one: one.word) for some in found]
+        for word, example, row in zip(words - begins[owners], owners.tolist(), one.logit_rows.tolist(), strict=True):
+            found[example].append(_WordLogits(int(word), (example, row) == before, values[row]))
+            before = example, row
+    read = [sorted(some, key=lambda one: one.word) for some in found]
+    assert all(a.word < b.word for some in read for a, b in pairwise(some)), "two features have the same word"
+    return read
+
+
+def _predicted(
+    words: Sequence[_WordLogits], classes: NDArray[np.int64], probabilities: NDArray[np.float64]
+) -> list[WordPrediction]:
+    """With the class of the token that each word has or shares."""
+    rows = np.cumsum([not one.shared for one in words]) - 1
+    values = zip(words, classes[rows].tolist(), probabilities[rows], strict=True)
+    return [WordPrediction(one.word, number, float(row[number]), one.shared, row) for one, number, row in values]
+
+
+def _decode_each(logits: Sequence[NDArray[np.float32]]) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """The most likely class of each word, and the probabilities of all classes."""
+    if not logits:
+        return []
+    probabilities = softmax(np.concatenate(logits).astype(np.float64))
+    ends = np.cumsum([*map(len, logits)])[:-1]
+    return list(zip(np.split(probabilities.argmax(axis=1), ends), np.split(probabilities, ends), strict=True))
 
 
 def mean_words(outputs: Sequence[Sequence[WordPrediction]], tags: Sequence[str]) -> list[WordPrediction]:

@@ -11,6 +11,7 @@ import tokenizers
 from tokenizers import processors
 
 from bertsmith.errors import BertsmithError, DataError
+from bertsmith.tokenizers.spelling import PADDING, TEXT_BEGIN, TEXT_END, mark
 from bertsmith.types import Encoded, Frame, Row, Slot
 
 # Role -> key of tokenizer_config.json, for encoders with [CLS] and for language models with <bos>.
@@ -94,6 +95,8 @@ def frame_texts(layout: Frame, a: Encoded, b: Encoded | None, *, max_length: int
     second = EMPTY if b is None else b
     keep = truncate_pair(len(a), len(second), budget=max_length - specials)
     size = specials + sum(keep[: 1 if b is None else 2])
+    texts = (a, second)
+    widths = [text.characters.shape[1] for text in texts if text.characters is not None]
     row = Row(
         ids=np.empty(size, np.int32),
         segment_ids=np.zeros(size, np.uint8),
@@ -101,6 +104,7 @@ def frame_texts(layout: Frame, a: Encoded, b: Encoded | None, *, max_length: int
         offsets=np.zeros((size, 2), np.int32),
         words=np.full(size, -1, np.int32),
         truncated=(len(a) - keep[0], len(second) - keep[1]),
+        characters=np.full((size, max([3, *widths])), PADDING, np.int16) if a.characters is not None else None,
     )
     segments = layout.pair_segments if b is not None and layout.pair_segments else (0,) * len(slots)
     end = 0
@@ -111,10 +115,14 @@ def frame_texts(layout: Frame, a: Encoded, b: Encoded | None, *, max_length: int
             row.ids[begin] = slot
         else:
             sequence = "ab".index(slot)
-            text, count = (a, second)[sequence], keep[sequence]
+            text, count = texts[sequence], keep[sequence]
             end += count
             row.ids[begin:end], row.sequence_ids[begin:end] = text.ids[:count], sequence
             row.offsets[begin:end], row.words[begin:end] = text.offsets[:count], text.words[:count]
+        if row.characters is not None:
+            spelled = mark(TEXT_END if end > 1 else TEXT_BEGIN)[None] if isinstance(slot, int) else text.characters
+            if spelled is not None:
+                row.characters[begin:end, : spelled.shape[1]] = spelled[: end - begin]
         if segment:
             row.segment_ids[begin:end] = segment
     return row

@@ -34,6 +34,7 @@ from bertsmith.tokenizers.special_tokens import (
     frame_texts,
     register_special_tokens,
 )
+from bertsmith.tokenizers.spelling import spell_tokens
 from bertsmith.tokenizers.training import WordSplitter
 
 PACKAGE = "bertsmith.tokenizers"
@@ -70,6 +71,7 @@ class Tokenizer:
     template: ClassVar[FrameTemplate] = FrameTemplate()
     default_chunker: ClassVar[Chunker] = Chunker()
     cache_limit: int = 400_000  # chunks that `encode_ids` caches
+    spells: bool = False  # encoded texts have the spelling of each token, for encoders that read characters
     notes: tuple[str, ...] = ()  # what users should know about the folder that it was loaded from
     padding_id = RoleId("padding")
     start_id = RoleId("start")
@@ -141,12 +143,16 @@ class Tokenizer:
     def encode(self, text: str, *, parse_special_tokens: bool = False) -> types.Encoded:
         """Ids, offsets into the original text and word indices, without special tokens around the text."""
         backend = self._parsing_backend if parse_special_tokens else self.backend
-        return _encoded(backend.encode(replace_surrogates(text), add_special_tokens=False))
+        return self.spelled(text, _encoded(backend.encode(replace_surrogates(text), add_special_tokens=False)))
 
     def encode_batch(self, texts: Sequence[str]) -> list[types.Encoded]:
         """`encode` of each text, on all cores."""
         encodings = self.backend.encode_batch([replace_surrogates(text) for text in texts], add_special_tokens=False)
-        return [_encoded(encoding) for encoding in encodings]
+        return [self.spelled(text, _encoded(encoding)) for text, encoding in zip(texts, encodings, strict=True)]
+
+    def spelled(self, text: str, encoded: types.Encoded) -> types.Encoded:
+        """The same with the characters of each token, if this tokenizer spells; lower-cased if the vocabulary is."""
+        return spell_tokens(text, encoded, lowercase=self.rules().get("lowercase", False)) if self.spells else encoded
 
     def encode_ids(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The ids of all texts, concatenated [T], and the number of ids of each text: the fast path, for shards."""
@@ -309,7 +315,7 @@ class PythonTokenizer(Tokenizer):
         raise NotImplementedError
 
     def encode(self, text: str, *, parse_special_tokens: bool = False) -> types.Encoded:
-        return self.encode_in_python(self.tokenize, text, parse_special_tokens=parse_special_tokens)
+        return self.spelled(text, self.encode_in_python(self.tokenize, text, parse_special_tokens=parse_special_tokens))
 
     def encode_batch(self, texts: Sequence[str]) -> list[types.Encoded]:
         return [self.encode(text) for text in texts]

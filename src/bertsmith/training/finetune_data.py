@@ -262,6 +262,8 @@ def predict(
     model: Model, task: Task, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int, bf16: bool = False
 ) -> list[Prediction]:
     """A prediction for each example, on the model's device."""
+    for name, part in task.heads.items():
+        part.use_head(model.objectives[name])
     features = task.rows(examples, tokenizer, max_length=length)
     logits = predict_logits(model, features, task.objective, padding_id=tokenizer.padding_id, length=length, bf16=bf16)
     return task.decode(examples, features, logits)

@@ -43,14 +43,14 @@ def make_batch(
     for name in [heads] if isinstance(heads, str) else heads:
         own = [part for one in features for part in ([one] if one.head in ("", name) else _unlabelled(one))]
         labels[name], selected = objective_class(name).collate_labels(own)
-        indices |= {} if selected is None else {name: selected}
+        indices |= {} if selected is None else {name: selected, **objective_class(name).collate_indices(name, own)}
     shared["shape"] = shape if indices or shape is None else shape[:2]
     return collate(rows, labels=labels, indices=indices, sample_ids=sample_ids, **shared)
 
 
 def _unlabelled(features: Features) -> list[Features]:
     """The rows of an example without its label: it belongs to another head."""
-    return [replace(features, rows=(row,), target=None, indices=None) for row in features.rows]
+    return [replace(features, rows=(row,), target=None, indices=None, sentence_starts=None) for row in features.rows]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import get_total_norm
 
+from bertsmith.nn.sparse_rows import sum_rows
 from bertsmith.training.distributed import World
 from bertsmith.training.optimizers import Weight, weights_of
 from bertsmith.types import Batch, Loss
@@ -58,9 +59,24 @@ class DataParallel:
         """The weights that the optimizer of this rank updates."""
         return weights_of(self.parameters, groups)
 
+    def use_sparse_gradients(self) -> None:
+        """Gradients of embedding tables hold only the rows that a step reads: on the CPU, where memory is slow."""
+        if self.world.size > 1 or self.world.device.type != "cpu" or self.compiles:
+            return
+        for module in self.model.modules():
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                module.sparse = True
+
     def gradient_norm(self, weights: Sequence[Weight]) -> Tensor:
         """The global norm [] of all gradients; from here on `tensor.grad` of each weight is set."""
-        return get_total_norm([weight.tensor.grad for weight in weights if weight.tensor.grad is not None])
+        gradients: list[Tensor] = []
+        for gradient, tensor in [(weight.tensor.grad, weight.tensor) for weight in weights]:
+            if gradient is not None and gradient.is_sparse:
+                tensor.grad = sum_rows(gradient)
+                gradients.append(tensor.grad.values())
+            elif gradient is not None:
+                gradients.append(gradient)
+        return get_total_norm(gradients)
 
     def gather_full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Full tensors of `name` or `kind/name`, on rank 0 at least. All ranks must call it."""

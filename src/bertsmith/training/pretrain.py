@@ -89,7 +89,7 @@ def make_trainer(
 ) -> Trainer:
     """The trainer of a recipe's model, with new weights."""
     return make(
-        build_model(recipe, data.tokenizer),
+        build_model(recipe, data.tokenizer, data.shards),
         loader,
         plan=recipe.plan,
         optimizer=recipe.optimizer,
@@ -125,13 +125,14 @@ class PretrainRun(Run):
         return TrainingState(model.state_dict(), {}, {"step": 0, "seconds": 0.0, "tokens": 0}), notes
 
     def new_model(self) -> Model:
-        return build_model(self.config, self.data.tokenizer)
+        return build_model(self.config, self.data.tokenizer, self.data.shards)
 
     def evaluate(self) -> Evaluation | None:
         if not self.held_out:
             return None
         scores = self.trainer.evaluate(self.held_out)
-        terms = [f"{name} {loss:.3f} ({scores.accuracies[name]:.1%})" for name, loss in scores.losses.items()]
+        shares = {name: f" ({accuracy:.1%})" for name, accuracy in scores.accuracies.items()}
+        terms = [f"{name} {loss:.3f}{shares.get(name, '')}" for name, loss in scores.losses.items()]
         return Evaluation(scores.metrics(), scores.loss, f"held out {' · '.join(terms)}")
 
     def closing_notes(self) -> list[str]:

@@ -18,7 +18,7 @@ from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.data.shards import Shards
 from bertsmith.data.shards.folder import TOKENIZER, damaged_tokenizer_files
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.model_io.folder_tokenizer import vocabulary_of
+from bertsmith.model_io.folder_tokenizer import spell_vocabulary, vocabulary_of
 from bertsmith.model_io.model import Model
 from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.system.workers import FunctionWorkers, WorkerDied, default_workers
@@ -71,6 +71,7 @@ class PretrainData:
         """The recipe with the vocabulary size and padding token of this tokenizer."""
         size = -(-self.tokenizer.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
         vocabulary = {"vocab_size": size, "padding_id": self.tokenizer.padding_id}
+        vocabulary |= {"unknown_id": self.tokenizer.unknown_id}
         known = {item.name for item in fields(recipe.encoder)}
         encoder = replace(recipe.encoder, **{name: value for name, value in vocabulary.items() if name in known})
         return replace(recipe, encoder=encoder)
@@ -179,16 +180,28 @@ def _worker_count(world: World) -> int:
     return min(MAX_WORKERS, default_workers() // ranks // CORES_PER_WORKER)
 
 
-def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Model:
+def build_model(recipe: Recipe, tokenizer: Tokenizer, shards: Shards | None = None) -> Model:
+    """The recipe's model with new weights; `shards` of the training text, for objectives that read token counts."""
     torch.manual_seed(recipe.seed)
     vocabulary, objectives = vocabulary_of(tokenizer), recipe.objectives.values()
+    if shards is not None and any(getattr(settings, "reads_token_counts", False) for settings in objectives):
+        vocabulary = replace(vocabulary, counts=_token_counts(shards, tokenizer.vocab_size))
     model = Model.build(recipe.encoder, objectives, vocabulary=vocabulary, seed=recipe.seed)
     kind = type(recipe.encoder).__module__.rpartition(".")[2]
     if model.encoder.stateful and not recipe.by_column:
         raise ConfigError(f"{kind} carries its state from row to row: set packing.kind=columns")
     if recipe.by_column and not model.encoder.stateful:
         raise ConfigError(f"packing.kind=columns is for recurrent encoders, not for {kind}: set packing.kind=stream")
+    spell_vocabulary(model, tokenizer)
     return model
+
+
+def _token_counts(shards: Shards, vocab_size: int) -> NDArray[np.int64]:
+    """Occurrences of each token [V]."""
+    counts = np.zeros(vocab_size, np.int64)
+    for first in range(0, shards.tokens, COUNTED):
+        counts += np.bincount(shards.read(first, min(COUNTED, shards.tokens - first)), minlength=vocab_size)
+    return counts
 
 
 def meta_model(recipe: Recipe) -> Model:

@@ -61,6 +61,8 @@ class Trainer:
         self.weights = self.parallel.weights(model.layer_groups())
         self.optimizer = optimizer.build(self.weights)
         self.sharded = self.compute.fsdp and self.world.size > 1
+        if self.optimizer.sparse:
+            self.parallel.use_sparse_gradients()
         if self.sharded and not self.optimizer.elementwise:
             name = type(optimizer).__module__.rpartition(".")[2]
             raise ConfigError(

@@ -49,6 +49,7 @@ class Optimizer:
     """Updates weights from their gradients without synchronizing with the device."""
 
     elementwise = False  # each value of an update depends only on its own weight: works on shards of weights
+    sparse = False  # updates only the rows of a table that a sparse gradient holds
 
     def __init__(self, weights: Sequence[Weight]) -> None:
         self.weights = list(weights)

@@ -1,0 +1,224 @@
+"""Skip-gram with negative sampling: the vector of a word predicts the words around it (Mikolov et al. 2013).
+
+Each word i and each word o within its window are a pair, with K noise words n drawn from the unigram distribution to
+the power 0.75: the loss of a pair is -log s(v_i · u_o) - sum over n of log s(-v_i · u_n).
+
+# differs from the paper: each word of the text draws one noise word, and a word is scored against those of the words up
+# to `noise_reach` positions away, with weights that sum to K for each of its pairs. The expected loss is the same, and
+# scores are matrix products. Random numbers are functions of (seed, purpose, epoch, sample, position).
+
+T flat tokens, R kept tokens, V vocabulary, D width, P columns of the pairs, Q of the noise (see `nn.banded`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from bertsmith.errors import ConfigError
+from bertsmith.nn import counter_random
+from bertsmith.nn.banded import BLOCK, banded_products, offsets
+from bertsmith.objectives.masked_lm import masked_slots
+from bertsmith.objectives.objective import BuildContext, Objective, at_least_float32
+from bertsmith.types import Batch, Encoding, Loss
+
+SAFETY = 6  # standard deviations of the number of kept tokens
+POSITIVE, NOISE, NONE = 1.0, 0.0, -1.0  # labels
+Shares = NDArray[np.float64]  # of each token [V]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """word2vec's settings by default."""
+
+    window: int = 5  # the window of each word is drawn from 1 to this many words on either side
+    negatives: int = 5  # noise words of a pair
+    subsample: float = 1e-3  # frequency above which occurrences of a word are dropped at random; 0: none are
+    noise_power: float = 0.75  # of the unigram frequencies, for the distribution of noise words
+    noise_reach: int = 8  # words on either side whose noise words a word is scored against
+    weight: float = 1.0  # of this loss in the total
+
+    reads_token_counts: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if min(self.window, self.negatives, self.noise_reach) < 1:
+            sizes = f"window={self.window}, negatives={self.negatives} and noise_reach={self.noise_reach}"
+            raise ConfigError(f"{sizes} must be at least 1")
+        if not 0 <= self.subsample < 1 or self.noise_power < 0:
+            limits = "must be at least 0 and below 1, and noise_power at least 0"
+            raise ConfigError(f"subsample={self.subsample:g} {limits}")
+
+    def build(self, context: BuildContext) -> SkipGram:
+        return SkipGram(self, context)
+
+
+class SkipGram(Objective):
+    """Pairs of words near each other against noise words, by an output table of its own."""
+
+    classes = 2
+    keep_below: Tensor  # [V] the random number below which an occurrence of a word is kept
+    noise_bounds: Tensor  # [V] cumulative noise distribution, as random numbers
+
+    def __init__(self, config: Config, context: BuildContext) -> None:
+        super().__init__(weight=config.weight)
+        self.config = config
+        self.output = nn.Embedding(context.vocab_size, context.width)
+        nn.init.zeros_(self.output.weight)  # word2vec.c
+        purposes = ("subsample", "window", "noise")
+        self.keys = {purpose: counter_random.stream_key(context.seed, f"skip_gram/{purpose}") for purpose in purposes}
+        frequencies = _frequencies(context)
+        keep = _kept_share(frequencies, config.subsample)
+        self.kept_share = float((frequencies * keep).sum())
+        noise = np.cumsum(frequencies**config.noise_power * (frequencies > 0))
+        scale = counter_random.RANGE
+        # not saved: functions of the settings and of the training data
+        self.register_buffer("keep_below", torch.from_numpy(np.round(keep * scale).astype(np.int64)), persistent=False)
+        bounds = torch.from_numpy(np.round(noise / noise[-1] * scale).astype(np.int64))
+        self.register_buffer("noise_bounds", bounds, persistent=False)
+
+    def corrupt(self, batch: Batch) -> Batch:
+        """`indices` [R]: the words that are kept, in order; `labels` [R, P + Q]: 1 pair, 0 noise, -1 neither."""
+        kept_T = ~batch.special_mask.flatten()
+        kept_T &= self._draw("subsample", batch) < self.keep_below[batch.input_ids.flatten()]
+        count = self.slots(len(kept_T))
+        kept_T &= kept_T.cumsum(0) <= count
+        index_R, used_R = masked_slots(kept_T, count)
+        row_T = torch.arange(len(kept_T), device=kept_T.device) // batch.input_ids.shape[1]
+        document_T = (row_T << 32) + batch.document_ids.flatten()  # unique in the batch
+        before_R, after_R = _room(torch.where(used_R, document_T[index_R], -1))
+        window_R = 1 + counter_random.to_range(self._draw("window", batch, index_R), self.config.window)
+        pairs_RP = _labels(before_R.minimum(window_R), after_R.minimum(window_R), used_R, self.config.window, POSITIVE)
+        noise_RQ = _labels(before_R, after_R, used_R, self.config.noise_reach, NOISE)
+        return batch.replace(
+            labels={**batch.labels, self.name: torch.cat([pairs_RP, noise_RQ], 1)},
+            indices={**batch.indices, self.name: index_R},
+        )
+
+    def slots(self, tokens: int) -> int:
+        """Slots for the kept tokens of a batch: their expected number and a margin, in whole blocks."""
+        expected = self.kept_share * tokens
+        most = math.ceil(expected + SAFETY * math.sqrt(tokens)) if self.kept_share < 1 else tokens
+        return -(-min(most, tokens) // BLOCK) * BLOCK
+
+    def predict(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Tensor:
+        """The scores of each kept word with the words around it and with noise words [R, P + Q]."""
+        index_R = self.indices(batch)
+        assert index_R is not None
+        x_RD = encoding.at(self.name)
+        missing = -len(index_R) % BLOCK
+        if missing:  # without `corrupt`
+            index_R, x_RD = pad(index_R, (0, missing)), pad(x_RD, (0, 0, 0, missing))
+        noise_R = torch.searchsorted(self.noise_bounds, self._draw("noise", batch, index_R), right=True)
+        output_D = self.output(torch.cat([batch.input_ids.flatten()[index_R], noise_R]))
+        context_RD, noise_RD = output_D.split(len(index_R))
+        reaches = self.config.window, self.config.noise_reach
+        return banded_products(x_RD, context_RD, noise_RD, reaches=reaches)[: len(index_R) - missing]
+
+    def loss_from_logits(self, logits: Tensor, batch: Batch) -> Loss:
+        """The logistic losses of pairs and of noise words, the latter K for each pair."""
+        logits_RC = at_least_float32(logits)
+        labels_RC = self.labels(batch).to(logits_RC.dtype)
+        pairs_R = self._pairs(labels_RC)
+        weight_RC = torch.nan_to_num(labels_RC, nan=NONE)
+        weight_RC[:, : self.columns].clamp_(min=0)
+        noise_RQ = weight_RC[:, self.columns :].sub_(NONE)
+        noise_RQ.mul_((self.config.negatives * pairs_R / noise_RQ.sum(1).clamp(min=1))[:, None])
+        total: Tensor = _LogisticLoss.apply(logits_RC, weight_RC, self.columns)  # type: ignore[no-untyped-call]
+        count = (1 + self.config.negatives) * pairs_R.sum()
+        return Loss({self.name: total}, {self.name: count}, {}, {self.name: self.weight})
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """1 + K for each pair."""
+        return {self.name: (1 + self.config.negatives) * self._pairs(self.labels(batch)).sum()}
+
+    def _pairs(self, labels_RC: Tensor) -> Tensor:
+        """The number of pairs of each word [R]."""
+        return torch.nan_to_num(labels_RC[:, : self.columns], nan=NONE).clamp_(min=0).sum(1)
+
+    @property
+    def columns(self) -> int:
+        """Columns P of the words around a word; those of noise words follow."""
+        return BLOCK + 2 * self.config.window
+
+    def _draw(self, purpose: str, batch: Batch, index_R: Tensor | None = None) -> Tensor:
+        """A random number for each token [T], or for those at indices [R]."""
+        sample, position = batch.sample_ids.flatten(), batch.position_ids.flatten()
+        if index_R is not None:
+            sample, position = sample[index_R], position[index_R]
+        return counter_random.random_bits(self.keys[purpose], batch.epoch, sample, position)
+
+
+class _LogisticLoss(torch.autograd.Function):
+    """The weighted sum of logistic losses, of the label 1 in the first columns; the forward computes the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, logits_RC: Tensor, weight_RC: Tensor, columns: int) -> Tensor:
+        right_RC = logits_RC.clone()
+        right_RC[:, columns:].neg_()
+        right_RC.sigmoid_()  # the probability of the right label
+        gradient_RC = (1 - right_RC).mul_(weight_RC)
+        gradient_RC[:, :columns].neg_()
+        ctx.save_for_backward(gradient_RC)
+        # torch's logsigmoid is ten times slower; differs where the probability is too small for a normal number
+        return right_RC.clamp_(min=torch.finfo(logits_RC.dtype).tiny).log_().mul_(weight_RC).sum().neg_()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (gradient_RC,) = ctx.saved_tensors
+        return gradient_RC * gradient, None, None
+
+
+def _room(document_R: Tensor) -> tuple[Tensor, Tensor]:
+    """How many words of the same document are before and after each word [R]."""
+    index_R = torch.arange(len(document_R), device=document_R.device)
+    starts_R = document_R != document_R.roll(1)
+    starts_R[:1] = True
+    first_R = torch.where(starts_R, index_R, 0).cummax(0).values
+    last_R = torch.where(starts_R.roll(-1), -index_R, -len(index_R)).flip(0).cummax(0).values.flip(0).neg()
+    return index_R - first_R, last_R - index_R
+
+
+def _labels(before_R: Tensor, after_R: Tensor, used_R: Tensor, reach: int, label: float) -> Tensor:
+    """[R, S + 2 reach]: the label at so many words before and after each word, looked up in a table of all cases."""
+    sizes = torch.arange(reach + 1, device=used_R.device)
+    offset_SC = offsets(reach, used_R.device)
+    within = (offset_SC >= -sizes[:, None, None, None]) & (offset_SC <= sizes[:, None, None])
+    within &= offset_SC != 0 if label == POSITIVE else True  # a word is not in its own window
+    table = torch.where(within, label, NONE).flatten(0, 2)
+    table = torch.cat([table, torch.full_like(table[:1], NONE)])  # the last row: an unused slot
+    case_R = before_R.clamp(max=reach) * (reach + 1) + after_R.clamp(max=reach)
+    row_R = case_R * BLOCK + torch.arange(len(used_R), device=used_R.device) % BLOCK
+    return table[torch.where(used_R, row_R, len(table) - 1)]
+
+
+def _frequencies(context: BuildContext) -> Shares:
+    """The share of each token in the training text [V]; without counts, all ordinary tokens are equally frequent."""
+    vocabulary = context.vocabulary
+    size = context.vocab_size if vocabulary is None else min(vocabulary.size, context.vocab_size)
+    counts = np.zeros(context.vocab_size)
+    if vocabulary is not None and vocabulary.counts is not None:
+        counts[:size] = vocabulary.counts[:size]
+    else:
+        counts[:size] = 1
+        counts[list(vocabulary.special_ids if vocabulary else ())] = 0
+    shares: Shares = counts / max(counts.sum(), 1)
+    return shares
+
+
+def _kept_share(frequencies: Shares, subsample: float) -> Shares:
+    """The share of the occurrences of each word that is kept.
+
+    # differs from the paper, whose share is √(t/f): √(t/f) + t/f, as in word2vec.c and gensim
+    """
+    if not subsample:
+        return np.ones_like(frequencies)
+    ratio = subsample / np.maximum(frequencies, 1e-30)
+    shares: Shares = np.minimum(1.0, np.sqrt(ratio) + ratio)
+    return shares

@@ -1,0 +1,51 @@
+"""Words as characters, for encoders that read the spelling of words: UTF-8 bytes between two marks (P-ELMo's code).
+
+bilm: data.py, UnicodeCharsVocabulary: bytes are 0 to 255; 256 and 257 begin and end a text, 258 and 259 a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.tokenizers.pretokenization import replace_surrogates
+from bertsmith.types import Encoded
+
+TEXT_BEGIN, TEXT_END, WORD_BEGIN, WORD_END, PADDING = range(256, 261)
+MOST = 1024  # characters of a word, marks included; a batch is as wide as its longest word
+
+Characters = NDArray[np.int16]
+
+
+def spell(words: Sequence[str], *, most: int = MOST) -> Characters:
+    """The characters of each word [N, C]: begin mark, bytes, end mark, padding; of longer words the first bytes."""
+    encoded = [word.encode("utf-8", "replace")[: most - 2] for word in words]
+    sizes = np.array([len(word) for word in encoded], np.int64)
+    result = np.full((len(words), int(sizes.max(initial=0)) + 2), PADDING, np.int16)
+    row = np.repeat(np.arange(len(words)), sizes)
+    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    result[row, within + 1] = np.frombuffer(b"".join(encoded), np.uint8)
+    result[:, 0] = WORD_BEGIN
+    result[np.arange(len(words)), sizes + 1] = WORD_END
+    return result
+
+
+def spell_tokens(text: str, encoded: Encoded, *, lowercase: bool) -> Encoded:
+    """The same with the characters of each token."""
+    text = replace_surrogates(text)
+    words = [text[begin:end] for begin, end in encoded.offsets.tolist()]
+    return replace(encoded, characters=spell([word.lower() for word in words] if lowercase else words))
+
+
+def mark(character: int) -> Characters:
+    """A mark of a text as a word of its own [3]."""
+    return np.array([WORD_BEGIN, character, WORD_END], np.int16)
+
+
+def widened(characters: Characters, width: int) -> Characters:
+    """The same words with more padding [..., width]."""
+    missing = [(0, 0)] * (characters.ndim - 1) + [(0, width - characters.shape[-1])]
+    return np.pad(characters, missing, constant_values=PADDING)

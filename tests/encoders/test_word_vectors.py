@@ -1,0 +1,81 @@
+"""Word vectors: subwords, the devices for unknown words, and their way from a text to the encoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from model_fixtures import randomize_weights
+
+import bertsmith
+from bertsmith.encoders import word_vectors
+from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import save_model
+from bertsmith.nn.subwords import ngram_rows
+from bertsmith.tokenizers.spelling import spell
+from bertsmith.tokenizers.words import Rules, Words
+
+RULES = Rules()
+TOKENIZER = Words([*RULES.reserved(), "iron", "smith", "heats"], word_rules=RULES)
+
+
+def saved(folder: Path, **settings: object) -> bertsmith.Predictor:
+    """A model with random vectors that was written to a folder and loaded again."""
+    sizes = {"vocab_size": TOKENIZER.vocab_size, "width": 6, "unknown_id": TOKENIZER.unknown_id}
+    model = randomize_weights(Model.build(word_vectors.Config(**sizes, **settings), []))
+    save_model(model, TOKENIZER, folder / "m")
+    return bertsmith.load(folder / "m", device="cpu")
+
+
+def vectors(model: bertsmith.Predictor, *words: str) -> torch.Tensor:
+    """The vector of each word, between two special tokens."""
+    return torch.stack([torch.from_numpy(one[1]) for one in model.embed_all(words).vectors])
+
+
+def test_unknown_words_are_one_vector_by_default(tmp_path: Path) -> None:
+    model = saved(tmp_path)
+    found = vectors(model, "anvil", "fire", "iron")
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("settings", [{"unknown": "hashed"}, {"unknown": "characters", "ngram_buckets": 5000}])
+def test_unknown_words_differ_by_their_spelling(tmp_path: Path, settings: dict[str, object]) -> None:
+    model = saved(tmp_path, **settings)
+    words = ["anvil", "anvils", "배", "b" * 200, "b" * 199, "x"]
+    found = vectors(model, *words)
+    assert len({tuple(row.tolist()) for row in found}) == len(words)
+    assert torch.equal(vectors(model, "ANVIL")[0], found[0]), "the vocabulary is lower-cased"
+    assert torch.equal(vectors(model, "iron")[0], vectors(saved(tmp_path / "2", **settings), "iron")[0])
+
+
+def test_a_word_is_the_mean_of_its_row_and_its_ngrams(tmp_path: Path) -> None:
+    model = saved(tmp_path, unknown="characters", ngram_buckets=5000, max_ngram=4)
+    tables = model.model.encoder.embeddings
+    for word in ("smith", "smiths"):
+        rows, _ = ngram_rows(torch.from_numpy(spell([word])), smallest=3, largest=4, buckets=5000)
+        parts = tables["ngrams"].weight[rows]
+        if word == "smith":
+            parts = torch.cat([parts, tables["tokens"].weight[TOKENIZER.token_to_id(word)][None]])
+        assert torch.allclose(vectors(model, word)[0], parts.mean(0), atol=1e-6)
+
+
+def test_neighbours(tmp_path: Path) -> None:
+    model = saved(tmp_path, unknown="characters", ngram_buckets=50)
+    (first, second) = model.neighbours("iron")
+    assert {first.word, second.word} == {"smith", "heats"}
+    assert first.similarity >= second.similarity
+    found = vectors(model, "iron", first.word)
+    assert first.similarity == pytest.approx(torch.cosine_similarity(found[:1], found[1:]).item(), abs=1e-5)
+    assert len(model.neighbours("irons", top_k=2)) == 2
+    with pytest.raises(BertsmithError, match="not in the vocabulary"):
+        saved(tmp_path / "2").neighbours("irons")
+    assert [one.word for one in model.neighbours(["iron", "smith"], minus=["heats"])] == []
+
+
+@pytest.mark.parametrize("wrong", [{"unknown": "characters"}, {"width": 0}, {"min_ngram": 7}, {"unknown": "none"}])
+def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        word_vectors.Config(**wrong)
