@@ -108,6 +108,8 @@ class PretrainData:
             return [from_packed(packing.rows(first, size)) for first in range(0, rows - size + 1, size)]
         size = min(size, max(rows // world.size, 1))  # so that every rank has some
         batches = [from_packed(packing.rows(first, min(size, rows - first))) for first in range(0, rows, size)]
+        if recipe.compute.fsdp and len(batches) > world.size:  # a forward of one rank needs those of all others
+            batches = batches[: len(batches) // world.size * world.size]
         # with fewer rows than ranks, all ranks evaluate all rows, which leaves the means unchanged
         return batches if rows < world.size else batches[world.rank :: world.size]
 
