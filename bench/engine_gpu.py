@@ -4,7 +4,8 @@ PYTHONPATH=src python bench/engine_gpu.py --texts FILE --vocabulary vocab.txt [-
 
 FILE has one text per line, not sorted by length; vocab.txt is a WordPiece vocabulary; weights are random, BERT-base in
 bfloat16. The threads are closed-loop clients that share the texts. Rounds are interleaved; medians. Then clients at a
-fixed rate of half the throughput: latency in multiples of that of a single text.
+fixed rate of half the throughput: latency in multiples of that of a single text. `--backend none` computes nothing and
+needs no GPU: what remains is the work of the threads, the engine and the tokenizer.
 """
 
 from __future__ import annotations
@@ -25,12 +26,23 @@ import torch
 
 from bertsmith.encoders import bert
 from bertsmith.inference.engine import Engine
+from bertsmith.inference.forward import BATCH_TOKENS, ModelInput, Query
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
 from bertsmith.tokenizers.wordpiece import WordPiece
 
 SWITCH_INTERVAL = 2e-4  # of `bertsmith serve`
+
+
+class NoBackend:
+    """Returns zeros."""
+
+    def __init__(self, width: int) -> None:
+        self.result = np.zeros(width, np.float32)
+
+    def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
+        return [self.result] * len(inputs)
 
 
 def in_threads(predictor: Predictor, texts: Sequence[str], threads: int) -> list[float]:
@@ -80,7 +92,8 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--vocabulary", type=Path, required=True)
     parser.add_argument("--size", default="base", choices=sorted(bert.Config.sizes))
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--backend", default="local", choices=["local", "none"])
+    parser.add_argument("--device", help="default: cuda, or cpu without a backend")
     parser.add_argument("--threads", type=int, nargs="+", default=[32, 128])
     parser.add_argument("--count", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=5)
@@ -91,35 +104,41 @@ def main() -> None:
     tokenizer = WordPiece.build([line for line in options.vocabulary.read_text(encoding="utf-8").split("\n") if line])
     torch.manual_seed(0)
     model = Model.build(bert.Config.size(options.size, vocab_size=tokenizer.vocab_size), [masked_lm.Config()])
-    predictor = Predictor(model, tokenizer, device=options.device, precision="bfloat16")
-    one_call, expected = list[float](), predictor.encode(texts)
-    with Engine(predictor.backend) as engine:
+    device = options.device or ("cuda" if options.backend == "local" else "cpu")
+    predictor = Predictor(model, tokenizer, device=device, precision="bfloat16")
+    if options.backend == "none":
+        predictor = predictor.with_backend(NoBackend(model.encoder.width))
+    one_call, one_call_cpu, expected = list[float](), list[float](), predictor.encode(texts)
+    with Engine(predictor.backend, batch_tokens=BATCH_TOKENS.get(device)) as engine:
         shared: Any = predictor.with_backend(engine)
         actual = np.stack([predictor.encode(text) for text in texts[:256]])
         print(f"one text at a time and one call: max abs diff {np.abs(actual - expected[:256]).max():.1e}")
-        results: dict[int, list[tuple[float, float]]] = {threads: [] for threads in options.threads}
+        results: dict[int, list[tuple[float, float, float]]] = {threads: [] for threads in options.threads}
         for threads in options.threads:  # captures the graphs
             in_threads(shared, texts, threads)
         for _ in range(options.rounds):
-            began = time.perf_counter()
+            began, cpu_began = time.perf_counter(), time.process_time()
             predictor.encode(texts)
+            one_call_cpu.append(time.process_time() - cpu_began)
             one_call.append(time.perf_counter() - began)
             for threads, rounds in results.items():
-                began = time.perf_counter()
+                began, cpu_began = time.perf_counter(), time.process_time()
                 latencies = in_threads(shared, texts, threads)
-                rounds.append((time.perf_counter() - began, quantile(latencies, 0.99)))
+                cpu = time.process_time() - cpu_began
+                rounds.append((time.perf_counter() - began, quantile(latencies, 0.99), cpu))
         call = statistics.median(one_call)
-        print(f"one call: {len(texts) / call:.0f} texts/s")
+        cpu = 1e6 * statistics.median(one_call_cpu) / len(texts)
+        print(f"one call: {len(texts) / call:.0f} texts/s, {cpu:.0f} us of CPU per text")
         for threads, rounds in results.items():
-            wall, p99 = map(statistics.median, zip(*rounds, strict=True))
-            ratio = f"{call / wall:.2f} of one call"
+            wall, p99, cpu = map(statistics.median, zip(*rounds, strict=True))
+            ratio = f"{call / wall:.2f} of one call, {1e6 * cpu / len(texts):.0f} us of CPU per text"
             print(f"{threads} threads: {len(texts) / wall:.0f} texts/s, {ratio}, p99 {1e3 * p99:.2f} ms")
         alone = sorted(_timed(shared, text) for text in texts[:512])
         single = statistics.median(alone)
         short = statistics.median(_timed(shared, "a short text of a few words") for _ in range(200))
         print(f"single text, engine: short {1e3 * short:.2f} ms; median {1e3 * single:.2f} ms")
         for share in (0.25, 0.5):
-            rate = share * len(texts) / statistics.median(wall for wall, _ in results[options.threads[0]])
+            rate = share * len(texts) / statistics.median(wall for wall, *_ in results[options.threads[0]])
             latencies = at_rate(shared, texts * 2, rate)
             p50, p99 = (1e3 * quantile(latencies, one) for one in (0.5, 0.99))
             ratio = f"{p99 / single / 1e3:.1f} x a single text"

@@ -59,6 +59,21 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
         CONFIG,
         "{b}/m is a model folder, not a run folder: choose",
     ),
+    "shards as output of a comparison": (
+        f"compare {PRETRAIN.removeprefix('pretrain ')} -o {{shards}}",
+        CONFIG,
+        "{shards} is a shard set, not a run folder: choose another -o",
+    ),
+    "other files in the output of a comparison": (
+        f"compare {PRETRAIN.removeprefix('pretrain ')} -o {{b}}",
+        CONFIG,
+        "{b} holds other files, such as",
+    ),
+    "the model as output of a sweep": (
+        f"{TUNE} --dev {{b}}/train.csv --seeds 2 -o {{b}}/m",
+        CONFIG,
+        "{b}/m is a model folder, not a run folder: choose",
+    ),
     "shards as output": (f"{PRETRAIN} -o {{shards}}", CONFIG, "{shards} is a shard set, not a run folder: choose"),
     "a text file as the model": (
         "embed {b}/text.txt iron",

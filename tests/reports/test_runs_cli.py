@@ -197,6 +197,9 @@ def test_plot(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     two = json.loads(call("runs", "plot", runs / "first", runs / "second", "--json").stdout)
     assert Path(two["page"]) == (runs / "runs.html").resolve()
     assert two["bytes"] == (runs / "runs.html").stat().st_size
+    folder = call("runs", "plot", runs / "first", "-o", runs)
+    assert (folder.returncode, folder.stderr.count("\n")) == (2, 1)
+    assert f"{runs} is a folder: name a file, such as" in folder.stderr
 
 
 @pytest.mark.parametrize("command", ["list", "show", "compare", "plot"])

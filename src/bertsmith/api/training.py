@@ -132,10 +132,11 @@ def finetune(
 
     check_trackers(trackers)
     examples = {"train": train, "dev": dev, "data": data}
-    config = _finetune_config(model, task, examples, Path(output), settings, overwrite=overwrite)
+    several = bool(learning_rates) or seeds > 1
+    config = _finetune_config(model, task, examples, Path(output), settings, overwrite=overwrite, several=several)
     how: dict[str, Any] = {"device": device, "overwrite": overwrite, "quiet": quiet, "trackers": tuple(trackers)}
     run = Path(output)
-    if learning_rates or seeds > 1:
+    if several:
         rates = [*learning_rates] or [config.learning_rate]
         run = Path(sweep(config, run, learning_rates=rates, seeds=seeds, **how)["kept"]["run"])
     else:
@@ -160,6 +161,7 @@ def _finetune_config(
     settings: FinetuneSettings,
     *,
     overwrite: bool,
+    several: bool,
 ) -> FinetuneConfig:
     from bertsmith.model_io.run_folder import DATA, refuse_other_folders
     from bertsmith.training.recipe import make_finetune_config
@@ -169,7 +171,7 @@ def _finetune_config(
     if isinstance(data["dev"], int | float):
         changes["dev_fraction"] = float(data.pop("dev"))
     chosen = make_finetune_config(task, folder, {}, changes).task
-    refuse_other_folders(output)
+    refuse_other_folders(output, several=several)
     given = {name: (value, chosen) for name, value in data.items() if value is not None}
     names = set() if isinstance(task, str) else set(task)
     for split, (value, _) in list(given.items()):

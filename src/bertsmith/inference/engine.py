@@ -1,7 +1,9 @@
 """The batching engine: one thread that runs the queries of many callers in shared forward passes.
 
 While one batch runs, new requests queue; the next batch takes what has arrived since. Batches grow with the load, and
-no request waits for a batch to fill. Requests take turns: each batch runs the query of the oldest request, and all
+no request waits for a batch to fill. Short texts are tokenized in that thread too, those of all callers together, and
+the callers are woken one after the other: threads that compete for the interpreter cost more than the work itself
+(LOG.md). Requests take turns: each batch runs the query of the oldest request, and all
 queued requests with an equal query get a share of its tokens: a small request never waits for all of a large one.
 Admission follows the same rule: of a queued request only as many tokens count as the new request has itself, so that a
 large request takes no place from small ones. What cannot be computed by its deadline is not begun, or not continued.
@@ -13,19 +15,31 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Self
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.deadline import LATE, Deadline, DeadlineExceeded, RequestTooLarge, current_deadline
-from bertsmith.inference.forward import DEFAULT_BATCH_TOKENS, Backend, LocalBackend, ModelInput, Query
+from bertsmith.inference.deadline import LATE, DeadlineExceeded, RequestTooLarge, current_deadline
+from bertsmith.inference.forward import (
+    DEFAULT_BATCH_TOKENS,
+    ENCODED_CHARACTERS,
+    MAX_TOKENS_PER_CHARACTER,
+    Backend,
+    LocalBackend,
+    ModelInput,
+    Preparation,
+    Query,
+)
+from bertsmith.inference.queued_request import QueuedRequest, Slice, wake_in_turn
 
 LOG = logging.getLogger(__name__)
 QUEUED_BATCHES = 64  # the default queue holds the tokens of this many batches
 FULL_BATCH = 0.5  # share of `batch_tokens` from which on the speed of a batch is that of a large request
 SPEED_SECONDS = 10.0  # how long a measured speed is used: the machine may have been busy with something else
+MOST_CHARACTERS = 2048  # of a request whose texts the engine's thread tokenizes
 SPEED_WEIGHT = 0.3  # of the latest batch in the moving average
 
 
@@ -51,55 +65,6 @@ class BatchStats:
     seconds: float
 
 
-@dataclass(eq=False)
-class _Request:
-    """One call of `Engine.run`."""
-
-    query: Query
-    inputs: Sequence[ModelInput]
-    deadline: Deadline
-    results: list[Any]
-    missing: int  # inputs without a result
-    queued_tokens: int  # of inputs that are not in a batch yet
-    arrived: float = field(default_factory=time.monotonic)
-    started: int = 0  # inputs that are or were in a batch
-    error: Exception | None = None
-    done: bool = False
-    _wait: threading.Lock = field(default_factory=threading.Lock)  # held until done; a fraction of the cost of an Event
-
-    def __post_init__(self) -> None:
-        self._wait.acquire()
-
-    def wait(self, seconds: float | None) -> bool:
-        """Whether it is done within so many seconds."""
-        return self._wait.acquire(timeout=-1 if seconds is None else max(seconds, 0))
-
-    # The caller of these holds the engine's lock.
-
-    def fail(self, error: Exception) -> None:
-        if not self.done:
-            self.error = error
-            self._finish()
-
-    def add_results(self, start: int, results: Sequence[Any]) -> None:
-        self.results[start : start + len(results)] = results
-        self.missing -= len(results)
-        if not self.missing and not self.done:
-            self._finish()
-
-    def _finish(self) -> None:
-        self.done = True
-        self._wait.release()
-
-
-class _Slice(NamedTuple):
-    """The inputs of one request that are in a batch."""
-
-    request: _Request
-    start: int
-    inputs: Sequence[ModelInput]
-
-
 class Engine:
     """A `Backend` that many threads share; forward passes run in its own thread. Close it, or use it in a `with`."""
 
@@ -116,11 +81,11 @@ class Engine:
         self.batch_tokens = batch_tokens or local_tokens
         self.max_queued_tokens = max_queued_tokens or QUEUED_BATCHES * self.batch_tokens
         self.observe = observe
-        self._queue: deque[_Request] = deque()
+        self._queue: deque[QueuedRequest] = deque()
         self.queued_tokens = 0  # that are not in a batch yet
         self.reserved_tokens = 0  # of generations in progress
         self._speeds: dict[str, tuple[float, float]] = {}  # tokens per second of full batches and when, by query name
-        self._closed = self._abandoned = False
+        self._closed = self._abandoned = self._idle = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._loop, name="bertsmith-engine", daemon=True)
         self._thread.start()
@@ -132,18 +97,47 @@ class Engine:
         `Overloaded` if the queue is full (an empty one is never) or too long for the deadline; `DeadlineExceeded`,
         `EngineClosed`, or the error of the forward pass.
         """
-        if not inputs:
-            return []
-        own, tokens = current_deadline(), sum(one.tokens for one in inputs)
-        request = _Request(query, inputs, own, [None] * len(inputs), len(inputs), tokens)
+        return self._run(QueuedRequest(query, current_deadline(), inputs=inputs)).results if inputs else []
+
+    def run_texts(
+        self, query: Query, texts: Sequence[str], preparation: Preparation
+    ) -> tuple[Sequence[ModelInput], list[Any]]:
+        """See `TextBackend`; as `run`.
+
+        The engine's thread tokenizes the short texts of all waiting callers together, at most `ENCODED_CHARACTERS`
+        before each batch. Long texts, and those that may have more tokens than the request may, are tokenized by the
+        caller before they are queued.
+        """
+        own, characters = current_deadline(), sum(map(len, texts))
+        most = MOST_CHARACTERS if own.max_tokens is None else own.max_tokens // MAX_TOKENS_PER_CHARACTER
+        if not texts or characters > min(most, MOST_CHARACTERS):
+            inputs = preparation(texts)
+            return inputs, self.run(query, inputs)
+        about: Any = {"texts": texts, "characters": characters, "preparation": preparation}
+        request = self._run(QueuedRequest.of_texts(query, own, **about))
+        return request.inputs, request.results
+
+    def _run(self, request: QueuedRequest) -> QueuedRequest:
         self._enqueue(request)
-        if not request.wait(own.at - time.monotonic() if own.at < float("inf") else None):
-            with self._changed:
-                request.fail(DeadlineExceeded(LATE))
-                self._drop_failed()
+        until = request.deadline.at
+        try:
+            woken = request.wait(until - time.monotonic() if until < float("inf") else None)
+        except BaseException as error:  # an interrupt
+            self._give_up(request, error)
+            raise
+        if not woken:
+            self._give_up(request, DeadlineExceeded(LATE))
         if request.error is not None:
             raise request.error
-        return request.results
+        return request
+
+    def _give_up(self, request: QueuedRequest, error: BaseException) -> None:
+        """Ends a request whose caller waits no longer."""
+        with self._changed:
+            given_up = request.fail(error)
+            self._drop_failed()
+        if not given_up:  # its results have just come
+            request.leave()
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> bool:
         """Accepts no more requests and stops, after the queue if `drain`. Returns whether every request was computed.
@@ -185,50 +179,55 @@ class Engine:
             with self._changed:
                 self.reserved_tokens -= tokens
 
-    def _enqueue(self, request: _Request) -> None:
+    def _enqueue(self, request: QueuedRequest) -> None:
         tokens = request.queued_tokens
-        request.deadline.tokens += tokens
+        request.deadline.tokens += request.tokens
         with self._changed:
             if self._closed:
                 raise EngineClosed("the engine is closed")
-            request.deadline.check(tokens)
-            possible, ahead = self._possible_tokens(request), self._tokens_ahead(tokens)
-            if tokens > possible:
+            request.deadline.check(request.tokens)
+            possible = self._possible_tokens(request)
+            if request.tokens > possible:
                 raise self._too_large(request)
             limit = min(self.max_queued_tokens, possible)
-            if ahead and ahead + tokens > limit:
-                raise Overloaded(ahead + tokens, int(limit))
+            if self.queued_tokens + tokens > limit:  # the sum over the queue is needed only now
+                ahead = self._tokens_ahead(tokens)
+                if ahead and ahead + tokens > limit:
+                    raise Overloaded(ahead + tokens, int(limit))
             self.queued_tokens += tokens
             self._queue.append(request)
-            self._changed.notify()
+            if self._idle:
+                self._changed.notify()
 
     # The caller of these holds the lock.
 
     def _tokens_ahead(self, tokens: int) -> int:
         return sum(min(one.queued_tokens, tokens) for one in self._queue)
 
-    def _possible_tokens(self, request: _Request) -> float:
+    def _possible_tokens(self, request: QueuedRequest) -> float:
         """The tokens that can be computed until the request's deadline; infinite if the speed is unknown."""
         speed, measured = self._speeds.get(request.query.name, (float("inf"), 0.0))
         now = time.monotonic()
         return speed * (request.deadline.at - now) if now - measured < SPEED_SECONDS else float("inf")
 
-    def _too_large(self, request: _Request) -> RequestTooLarge:
+    def _too_large(self, request: QueuedRequest) -> RequestTooLarge:
         speed, _ = self._speeds[request.query.name]
         seconds = request.deadline.at - request.arrived
-        return RequestTooLarge(sum(one.tokens for one in request.inputs), int(speed * seconds), seconds=seconds)
+        return RequestTooLarge(request.tokens, int(speed * seconds), seconds=seconds)
 
-    def _check_feasible(self, request: _Request) -> None:
+    def _check_feasible(self, request: QueuedRequest) -> None:
         """Fails a request that has expired, or of which more is left than can be computed until its deadline."""
         if request.deadline.expired:
             request.fail(DeadlineExceeded(LATE))
-        elif request.queued_tokens > self._possible_tokens(request):
+        elif request.preparation is None and request.queued_tokens > self._possible_tokens(request):
             error = self._too_large(request)
             request.fail(error if error.tokens > error.limit else DeadlineExceeded(LATE))
 
     def _drop_failed(self) -> None:
         """Removes failed requests from the queue."""
         failed = [request for request in self._queue if request.error is not None]
+        if not failed:
+            return
         self.queued_tokens -= sum(request.queued_tokens for request in failed)
         self._queue = deque(request for request in self._queue if request.error is None)
 
@@ -244,41 +243,88 @@ class Engine:
         while batch := self._next_batch():
             self._run_batch(batch)
 
-    def _next_batch(self) -> list[_Slice]:
+    def _next_batch(self) -> list[Slice]:
         """Waits for requests; empty when the engine is closed and its queue is empty."""
-        with self._changed:
-            while True:
+        prepared = False  # texts that arrive while others are tokenized are in the batch after this one
+        while True:
+            with self._changed:
+                self._idle = True
+                while not self._queue and not self._closed:
+                    self._changed.wait()
+                self._idle = False
                 for request in self._queue:
                     self._check_feasible(request)
                 self._drop_failed()
-                if self._queue:
-                    return self._take_batch()
-                if self._closed:
+                ready = [request for request in self._queue if request.preparation is None]
+                texts = {} if prepared and ready else self._texts_to_prepare()
+                if ready and not texts:
+                    return self._take_batch(ready)
+                if self._closed and not self._queue:
                     return []
-                self._changed.wait()
+            self._prepare(texts)
+            prepared = True
 
-    def _take_batch(self) -> list[_Slice]:
-        """The inputs of the next batch; requests that have more go to the end of the queue."""
-        query = self._queue[0].query
-        requests = [request for request in self._queue if request.query == query]
+    def _texts_to_prepare(self) -> dict[Preparation, list[QueuedRequest]]:
+        """The requests whose texts are tokenized before the next batch, the oldest first."""
+        found: dict[Preparation, list[QueuedRequest]] = {}
+        characters = 0
+        for request in self._queue:
+            if request.preparation is not None and characters + request.characters <= ENCODED_CHARACTERS:
+                characters += request.characters
+                found.setdefault(request.preparation, []).append(request)
+        return found
+
+    def _prepare(self, texts: Mapping[Preparation, Sequence[QueuedRequest]]) -> None:
+        """Tokenizes the texts of several requests in one call; one by one if that fails, for the errors' callers."""
+        for preparation, requests in texts.items():
+            try:
+                inputs = iter(preparation([text for request in requests for text in request.texts]))
+            except Exception as error:  # any error belongs to a caller; the thread serves others too
+                if len(requests) == 1:
+                    with self._changed:
+                        requests[0].fail(error)
+                else:
+                    for request in requests:
+                        self._prepare({preparation: [request]})
+                continue
+            with self._changed:
+                for request in requests:
+                    self._set_inputs(request, list(islice(inputs, len(request.texts))))
+
+    def _set_inputs(self, request: QueuedRequest, inputs: Sequence[ModelInput]) -> None:
+        if request.done:  # expired: no longer in the queue
+            return
+        self.queued_tokens -= request.queued_tokens
+        request.set_inputs(inputs)
+        self.queued_tokens += request.queued_tokens
+        request.deadline.tokens += request.tokens
+        try:
+            request.deadline.check(request.tokens)
+        except BertsmithError as error:
+            request.fail(error)
+
+    def _take_batch(self, ready: Sequence[QueuedRequest]) -> list[Slice]:
+        """The inputs of the next batch, of requests in the queue; those that have more go to its end."""
+        query = ready[0].query
+        requests = [request for request in ready if request.query == query]
         starts = [request.started for request in requests]
         budget = 1 if query.one_per_batch else self.batch_tokens
         left = budget
         for share in (budget // len(requests), budget):  # an equal share for each request, then the rest in order
             for request in requests:
-                left -= _take(request, share=share, left=left, empty=left == budget)
+                left -= request.take(share=share, left=left, empty=left == budget)
         batch = [
-            _Slice(request, start, request.inputs[start : request.started])
+            Slice(request, start, request.inputs[start : request.started])
             for request, start in zip(requests, starts, strict=True)
             if request.started > start
         ]
         self.queued_tokens -= sum(one.tokens for part in batch for one in part.inputs)
-        taken = [part.request for part in batch]
+        taken = {part.request: None for part in batch}  # in order
         self._queue = deque(request for request in self._queue if request not in taken)
         self._queue.extend(request for request in taken if request.started < len(request.inputs))
         return batch
 
-    def _run_batch(self, batch: Sequence[_Slice]) -> None:
+    def _run_batch(self, batch: Sequence[Slice]) -> None:
         query, inputs = batch[0].request.query, [one for part in batch for one in part.inputs]
         began = time.perf_counter()
         try:
@@ -297,9 +343,12 @@ class Engine:
         self._measure_speed(query.name, tokens, seconds)
         end = 0
         with self._changed:
+            done = []
             for part in batch:
                 begin, end = end, end + len(part.inputs)
-                part.request.add_results(part.start, results[begin:end])
+                if part.request.add_results(part.start, results[begin:end]):
+                    done.append(part.request)
+            wake_in_turn(done)
         if self.observe is not None:
             try:
                 self.observe(BatchStats(query.name, len(inputs), tokens, seconds))
@@ -316,19 +365,3 @@ class Engine:
             if now - measured < SPEED_SECONDS:
                 speed = SPEED_WEIGHT * speed + (1 - SPEED_WEIGHT) * old
             self._speeds[query] = speed, now
-
-
-def _take(request: _Request, *, share: int, left: int, empty: bool) -> int:
-    """Moves inputs of a request to the batch: about `share` tokens, at most `left`. Returns their tokens.
-
-    The first input of an `empty` batch is taken whatever its size; the first of a request may exceed the share.
-    """
-    tokens = 0
-    while request.started < len(request.inputs):
-        cost = request.inputs[request.started].tokens
-        if not (empty and not tokens) and (tokens + cost > left or (tokens and tokens + cost > share)):
-            break
-        request.started += 1
-        tokens += cost
-    request.queued_tokens -= tokens
-    return tokens

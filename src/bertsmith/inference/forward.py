@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 import torch
@@ -74,6 +74,24 @@ class Backend(Protocol):
 
     def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
         """One result for each input, in order."""
+
+
+class Preparation(Protocol):
+    """Makes model inputs of texts. Texts with equal preparations may be prepared together."""
+
+    def __call__(self, texts: Sequence[str]) -> list[ModelInput]:
+        """One input for each text, in order."""
+
+    def __hash__(self) -> int: ...
+
+
+class TextBackend(Backend, Protocol):
+    """A backend that also tokenizes, the texts of many callers at once."""
+
+    def run_texts(
+        self, query: Query, texts: Sequence[str], preparation: Preparation
+    ) -> tuple[Sequence[ModelInput], list[Any]]:
+        """The input and the result of each text, in order."""
 
 
 class LocalBackend:
@@ -204,6 +222,26 @@ class TextModel:
                 rows.append(self.tokenizer.frame(ids_only(part), max_length=max_length))
         return rows
 
+    def run_texts(self, query: Query, texts: Sequence[Any], *, max_length: int) -> tuple[list[Row], list[Any]]:
+        """The row of each text, as in `frame_ids`, or of each list of token ids, and its result."""
+        inputs: Sequence[ModelInput]
+        preparation = FrameTexts(self, max_length)
+        if not texts or isinstance(texts[0], str):
+            if hasattr(self.backend, "run_texts"):  # isinstance of a protocol takes longer than all else here
+                inputs, results = cast(TextBackend, self.backend).run_texts(query, texts, preparation)
+                return [one.rows[0] for one in inputs], results
+            inputs = preparation(texts)
+        else:
+            inputs = [ModelInput((self._frame(one, max_length=max_length),)) for one in texts]
+        return [one.rows[0] for one in inputs], self.backend.run(query, inputs)
+
+    def _frame(self, ids: Sequence[int], *, max_length: int) -> Row:
+        size = self.tokenizer.vocab_size
+        for number in ids:
+            if not 0 <= number < size:
+                raise BertsmithError(f"token id {number} is outside the vocabulary of {size} tokens")
+        return self.tokenizer.frame(ids_only(np.array(ids, np.int32)), max_length=max_length)
+
     def check_words(self, *texts: str) -> None:
         """Warns of unknown words, once per predictor; of many texts the first ones are checked."""
         if not self.unknown_words_reported and self.tokenizer.unknown_id >= 0:
@@ -219,6 +257,17 @@ class TextModel:
     def logits(self, features: Sequence[Features], objective: str) -> list[NDArray[np.float32]]:
         """The logits of one head for each of the features."""
         return self.backend.run(LogitsQuery(objective), [ModelInput(one.rows, one.indices) for one in features])
+
+
+@dataclass(frozen=True)
+class FrameTexts:
+    """Model inputs of texts, of one truncated row each, without offsets."""
+
+    model: TextModel
+    max_length: int
+
+    def __call__(self, texts: Sequence[str]) -> list[ModelInput]:
+        return [ModelInput((row,)) for row in self.model.frame_ids(texts, max_length=self.max_length)]
 
 
 def ids_only(ids: NDArray[np.int32]) -> Encoded:

@@ -256,6 +256,8 @@ def as_texts(inputs: Any) -> tuple[list[tuple[str, ...]], bool]:
 
 def as_list(inputs: Any) -> list[Any]:
     """The items of a list, a generator, a pandas Series, or an Arrow or numpy array; an error for other types."""
+    if type(inputs) is list:
+        return list(inputs)
     if isinstance(inputs, str | bytes | Mapping | Set) or hasattr(inputs, "columns") or not hasattr(inputs, "__iter__"):
         kind = "a table: pass one of its columns" if hasattr(inputs, "columns") else f"{_shown(inputs)}: pass a list"
         raise BertsmithError(f"the texts are {kind} of strings")

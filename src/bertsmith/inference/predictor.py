@@ -26,9 +26,10 @@ from bertsmith.inference.encoder_outputs import (
     TokenEmbeddings,
     check_embedding_options,
     normalized,
+    stacked,
 )
 from bertsmith.inference.fill_mask import FillMaskPipeline
-from bertsmith.inference.forward import Backend, ClosedBackend, LocalBackend, ModelInput, ids_only
+from bertsmith.inference.forward import Backend, ClosedBackend, LocalBackend, ModelInput
 from bertsmith.inference.neighbours import NeighbourPipeline
 from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines, as_list, string_list
 from bertsmith.inference.precision import Precision, convert_precision
@@ -301,9 +302,9 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, SequencePip
         pooling = pooling or cast(Pooling, settings.pooling)
         normalize = settings.normalize if normalize is None else normalize
         checked = check_embedding_options(self.model.encoder, pooling=pooling, layers=layers, combine=combine)
-        rows = self._rows(self.with_prompt(_texts_or_ids(texts), prompt), self.max_embedding_length)
-        results = self.backend.run(EmbeddingQuery(pooling, checked, combine), [ModelInput((row,)) for row in rows])
-        vectors = np.stack(results) if results else np.empty((0, self.model.encoder.width), np.float32)
+        query, inputs = EmbeddingQuery(pooling, checked, combine), self.with_prompt(_texts_or_ids(texts), prompt)
+        rows, results = self.run_texts(query, inputs, max_length=self.max_embedding_length)
+        vectors = stacked(results, width=self.model.encoder.width)
         for layer in dense:
             vectors = layer(vectors)
         return Embeddings(normalized(vectors) if normalize else vectors, _truncated(rows))
@@ -340,8 +341,7 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, SequencePip
     def embed_all(self, texts: Iterable[str], *, layer: int = -1) -> TokenEmbeddings:
         """The output of one layer for every token of each text, special tokens included."""
         check_embedding_options(self.model.encoder, pooling="mean", layers=[layer])
-        rows = self._rows(_texts_or_ids(texts), self.max_length)
-        vectors = self.backend.run(TokenEmbeddingQuery(layer), [ModelInput((row,)) for row in rows])
+        rows, vectors = self.run_texts(TokenEmbeddingQuery(layer), _texts_or_ids(texts), max_length=self.max_length)
         return TokenEmbeddings(vectors, [self._tokens(row.ids) for row in rows], _truncated(rows))
 
     def tokenize(self, texts: Iterable[str], *, special_tokens: bool = True) -> list[Tokenized]:
@@ -368,22 +368,10 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, SequencePip
     def _tokens(self, ids: NDArray[np.int32]) -> tuple[str, ...]:
         return tuple(map(self.tokenizer.id_to_token, ids.tolist()))
 
-    def _rows(self, inputs: Sequence[Any], max_length: int) -> list[Row]:
-        if not inputs or isinstance(inputs[0], str):
-            return self.frame_ids(inputs, max_length=max_length)
-        return [self.tokenizer.frame(self._encoded_ids(one), max_length=max_length) for one in inputs]
-
-    def _encoded_ids(self, ids: Sequence[int]) -> Encoded:
-        size = self.tokenizer.vocab_size
-        for number in ids:
-            if not 0 <= number < size:
-                raise BertsmithError(f"token id {number} is outside the vocabulary of {size} tokens")
-        return ids_only(np.array(ids, np.int32))
-
 
 def _texts_or_ids(texts: Any) -> list[Any]:
     listed = as_list(texts)
-    as_ids = (isinstance(one, Sequence | np.ndarray) and not isinstance(one, str) for one in listed)
+    as_ids = (not isinstance(one, str) and isinstance(one, Sequence | np.ndarray) for one in listed)
     return listed if listed and all(as_ids) else string_list(listed)
 
 

@@ -45,12 +45,16 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
     return [f"{name} ({count + 1})" if count else name for name, count in zip(names, before, strict=True)]
 
 
-def refuse_other_folders(folder: Path) -> None:
-    """An error where a new run would write into a folder of another kind, or among other files."""
+def _holds_runs(folder: Path) -> bool:
+    return any((one / part).exists() for one in folder.iterdir() for part in RUN_PARTS)
+
+
+def refuse_other_folders(folder: Path, *, several: bool = False) -> None:
+    """An error where a new run, or `several` in folders of their own, would write into another kind of folder."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file, not a folder: choose another -o")
     names = sorted(path.name for path in folder.glob("[!.]*") if path.suffix != PARTIAL and path.name != DATA)
-    if not names or RUN_PARTS & set(names):
+    if not names or (_holds_runs(folder) if several else RUN_PARTS & set(names)):
         return
     for pattern, kind in OTHER_KINDS.items():
         if any(folder.glob(pattern)):

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from bertsmith.errors import ConfigError
+from bertsmith.model_io.run_folder import refuse_other_folders
 from bertsmith.reports.report_page import write_report
 from bertsmith.reports.run_history import is_finished
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
@@ -42,6 +43,7 @@ def compare(
     if len(set(folders.values())) < len(folders):
         raise ConfigError(f"two of these have the same folder name: {', '.join(recipes)}: give one of them a name=…")
     _check(recipes, parallel=jobs > 1)
+    refuse_other_folders(output, several=True)
     title = {name: f"{number} of {len(recipes)}: {name}" for number, name in enumerate(recipes, start=1)}
     pending: dict[str, tuple[Recipe, Path]] = {}
     for name, recipe in recipes.items():

@@ -16,6 +16,7 @@ import torch
 
 from bertsmith.errors import ConfigError, UnknownWordsWarning
 from bertsmith.metrics.confidence import summarize_seeds
+from bertsmith.model_io.run_folder import refuse_other_folders
 from bertsmith.reports.run_history import CHECKPOINTS, LAST, RunHistory, is_finished, read_run
 from bertsmith.system.durable import Disk, partial_path
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
@@ -85,6 +86,7 @@ def sweep(
             f"{settings.name}: a sweep needs dev examples: pass --dev FILE, or use some of the training examples: "
             "dev_fraction=0.1"
         )
+    refuse_other_folders(output, several=True)
     how: dict[str, Any] = {"device": device, "lean": lean, "trackers": tuple(trackers)}
     planned = sweep_runs(settings, output, learning_rates=learning_rates, seeds=seeds, **how)
     for run in planned if overwrite else ():
