@@ -22,6 +22,7 @@ FIRST_CONTINUATION = 70  # ids from here on continue the word before them
 VOCABULARY = Vocabulary(
     size=SIZE,
     mask_id=MASK,
+    end_id=END,
     special_ids=(PADDING, START, END, MASK, UNKNOWN),
     is_continuation=np.arange(SIZE) >= FIRST_CONTINUATION,
 )

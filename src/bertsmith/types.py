@@ -82,6 +82,7 @@ class Vocabulary:
 
     size: int  # number of tokens; a model's embedding table may be larger
     mask_id: int | None = None
+    end_id: int | None = None  # the token after a text
     special_ids: tuple[int, ...] = ()
     is_continuation: NDArray[np.bool_] | None = None  # [V] True for tokens that continue a word (`##ing`)
     counts: NDArray[np.int64] | None = None  # [V] occurrences in the training text; only for objectives that read them
@@ -117,6 +118,19 @@ class Batch:
     copies: dict[str, Tensor] = field(default_factory=dict)  # by objective: corrupted ids [B, L] that it alone reads
     characters: Tensor | None = None  # [B, L, C] int16, see tokenizers.spelling; None: only ids are known
     next_ids: Tensor | None = None  # [B] int64: the token that is read after each row, where rows continue each other
+    # The second texts, which a decoder reads: its tokens attend to the tokens of this batch with their row and document
+    # id. Rows may have another length. Its labels and indices are empty: those of this batch are read.
+    target: Batch | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of tokens, padding and those of `target` included."""
+        return self.input_ids.numel() + (0 if self.target is None else self.target.size)
+
+    def count_tokens(self) -> Tensor:
+        """The number of tokens [] that are not padding, those of `target` included."""
+        count = (self.document_ids != 0).sum()
+        return count if self.target is None else count + self.target.count_tokens()
 
     def replace(self, **changes: Any) -> Self:
         """The batch with some fields replaced."""
@@ -130,6 +144,9 @@ class Batch:
         """All its tensors, in the order of `map`."""
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
+            if isinstance(value, Batch):
+                yield from value.tensors()
+                continue
             yield from (
                 part for part in (value.values() if isinstance(value, dict) else [value]) if hasattr(part, "to")
             )
@@ -140,6 +157,8 @@ class Batch:
         def changed(value: Any) -> Any:
             if isinstance(value, dict):
                 return {name: changed(item) for name, item in value.items()}
+            if isinstance(value, Batch):
+                return value.map(change)
             return change(value) if hasattr(value, "to") else value
 
         return type(self)(**{item.name: changed(getattr(self, item.name)) for item in dataclasses.fields(self)})
@@ -155,6 +174,7 @@ class Encoding:
     layers: tuple[Tensor, ...] = ()  # on request: [B*L, D], the embeddings first, the last layer last
     attentions: tuple[Tensor, ...] = ()  # on request: [B, H, L, L] per layer
     state: tuple[Tensor, ...] | None = None  # of a stateful encoder, for the next batch: tensors [B, ...] by row
+    target: Encoding | None = None  # of `Batch.target`, by the decoder of an encoder–decoder, at all its tokens
 
     def at(self, name: str) -> Tensor:
         """The last layer at the tokens of that objective [R, D]."""

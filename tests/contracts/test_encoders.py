@@ -85,6 +85,7 @@ class TestEveryEncoder:
         table = encoder.token_embeddings
         assert table is None or table.shape == (SIZE, encoder.embed(batch).shape[1])
         assert (encoding.pooled is not None) == encoder.has_pooler
+        assert encoding.target is None, "the batch has none"
         assert encoding.pooled is None or encoding.pooled.shape == (8, encoder.width)
         assert (encoding.state is not None) == encoder.stateful
         assert all((probabilities.sum(-1) - 1).abs().max() < 1e-6 for probabilities in encoding.attentions)
@@ -141,8 +142,11 @@ class TestEveryEncoder:
         grouped = [parameter for group in encoder.layer_groups() for parameter in group.parameters()]
         assert len(grouped) == len(list(encoder.parameters()))
         assert set(map(id, grouped)) == set(map(id, encoder.parameters()))
+        if encoder.has_decoder:
+            batch = batch.replace(target=text_batch(kind, LENGTHS[::-1], length=40))
         encoding = encoder(batch)
         loss = encoding.last_hidden.square().sum() + (0 if encoding.pooled is None else encoding.pooled.square().sum())
+        loss = loss + (encoding.target.last_hidden.square().sum() if encoder.has_decoder else 0)
         loss.backward()
         assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in encoder.parameters())
 

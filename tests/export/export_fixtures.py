@@ -17,7 +17,12 @@ from bertsmith.export.graph import OnnxModule
 from bertsmith.model_io.model import Model
 from bertsmith.types import Row
 
-KINDS = config.kinds(encoders.FOLDER)
+# those whose heads may read a pooler
+KINDS = [
+    kind
+    for kind in config.kinds(encoders.FOLDER)
+    if hasattr(config.find_kind(encoders.FOLDER, kind).Config(), "pooler")
+]
 SMALL = {"layers": 2, "width": 32, "hidden": 32, "heads": 4, "vocab_size": SIZE, "max_positions": 24}
 LENGTHS = (1, 24, 7, 3)
 

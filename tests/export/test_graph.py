@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from export.export_fixtures import KINDS, difference, model, rows
 
+from bertsmith.encoders import seq2seq
 from bertsmith.errors import BertsmithError
 from bertsmith.export.folder import ParityError
 from bertsmith.export.graph import OnnxModule, with_lstm_nodes
 from bertsmith.export.onnx import ParityCheck, check_parity
 from bertsmith.inference.encoder_outputs import POOLINGS
+from bertsmith.model_io.model import Model
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives import (
     causal_lm,
@@ -25,6 +27,7 @@ from bertsmith.objectives import (
     sentence_order,
     span,
     tag,
+    translation,
 )
 
 CLASSES = ("O", "B", "I")
@@ -142,3 +145,10 @@ def test_tolerance_is_relative_to_the_largest_value_of_each_output() -> None:
         check_parity([ParityCheck((3,), large | {"logits": (5e-3, 40.0)})], 1e-4, "it")
     with pytest.raises(ParityError, match="last_hidden_state"):
         check_parity([ParityCheck((3,), large | {"last_hidden_state": (3e-3, 0.1)})], 1e-4, "it")
+
+
+def test_a_translation_model_has_no_graph_of_its_head() -> None:
+    encoder = seq2seq.Config(layers=1, width=32, heads=4, vocab_size=97)
+    model = Model.build(encoder, [translation.Config()])
+    with pytest.raises(BertsmithError, match=r"^a graph has no decoder: export the encoder"):
+        OnnxModule(model)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,8 +19,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 
 @pytest.mark.parametrize("tokens", [30528, 5001])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("compiles", [False, True])
-def test_equal_to_cross_entropy(tokens: int, compiles: bool) -> None:
+def test_equal_to_cross_entropy(tokens: int, compiles: bool, smoothing: float) -> None:
     from bertsmith.nn.kernels.cross_entropy import linear_cross_entropy
 
     torch.manual_seed(0)
@@ -27,15 +30,16 @@ def test_equal_to_cross_entropy(tokens: int, compiles: bool) -> None:
     labels = torch.randint(0, tokens, (1001,), device="cuda")
     labels[::7] = IGNORE_INDEX
 
-    def plain(h: Tensor, table: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def plain(h: Tensor, table: Tensor, bias: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
         logits = F.linear(h.bfloat16(), table.bfloat16(), bias.bfloat16())
-        total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+        how: dict[str, Any] = {"ignore_index": IGNORE_INDEX, "reduction": "sum", "label_smoothing": smoothing}
+        total = F.cross_entropy(logits.float(), labels, **how)
         return total, (logits.argmax(-1) == labels) & (labels != IGNORE_INDEX)
 
     result = []
     for run in (torch.compile(linear_cross_entropy, fullgraph=True) if compiles else linear_cross_entropy, plain):
         given = [each.clone().requires_grad_() for each in (h, table, bias)]
-        total, right = run(*given, labels)
+        total, right = run(*given, labels, smoothing)
         (total / 858).backward()
         result.append((total.detach(), right, [each.grad for each in given]))
     (actual, own_value, gradients), (reference, right, expected) = result

@@ -90,12 +90,11 @@ def test_entities_equal_seqeval_in_strict_schemes(scheme: str, tmp_path: Path) -
     case = Case("bert", head=TOKEN, labels=scheme)
     predictor = opened(case, tmp_path)
     count = longest = 0
-    for text in texts_of(case, 400):
-        words = predictor.tag_words(text)
+    texts = texts_of(case, 400)
+    for text, words, found in zip(texts, predictor.tag_words(texts), predictor.ner(texts), strict=True):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             (expected,) = Entities([[one["label"] for one in words]], STRICT[scheme]).entities
-        found = predictor.ner(text)
         assert [(one["entity_group"], one["start"], one["end"]) for one in found] == [
             (one.tag, words[one.start]["start"], words[one.end - 1]["end"]) for one in expected
         ]

@@ -135,6 +135,14 @@ def test_a_stopped_and_resumed_run_is_bit_identical(uninterrupted: Path, shards:
         assert (folder / "last" / name).read_bytes() == (straight / "last" / name).read_bytes()
 
 
+def test_ranks_with_sharded_weights_evaluate_equally_many_batches(shards: Path) -> None:
+    data = PretrainData.open(shards)
+    sharded = data.with_vocabulary(recipe("compute.fsdp=true", "eval_rows=13", "micro_batch_size=4"))
+    worlds = [World(rank, 2) for rank in range(2)]
+    assert [len(data.held_out(sharded, world)) for world in worlds] == [2, 2]
+    assert [len(data.held_out(recipe("eval_rows=20", "micro_batch_size=4"), world)) for world in worlds] == [3, 2]
+
+
 @pytest.mark.parametrize("name", ["bert/no_nsp", "bert/ltr"])
 def test_ablation_recipes_train(name: str, shards: Path, tmp_path: Path) -> None:
     result = pretrain(recipe("steps=6", "warmup=0.34", name=name), shards, tmp_path / "run", device="cpu", quiet=True)

@@ -50,6 +50,7 @@ def train_tokenizer(
     cased: bool = False,
     settings: dict[str, Any] | None = None,
     field: str = "text",
+    parallel: bool | dict[str, Any] = False,
     limit: int | None = None,
     workers: int | None = None,
     overwrite: bool = False,
@@ -66,6 +67,8 @@ def train_tokenizer(
         cased: Keep upper case and accents.
         settings: Further settings of this kind, such as `{"min_count": 3}`.
         field: Column or key of the text, in tables.
+        parallel: The data are pairs of a source and a target text: two line-aligned files, tables with two columns, or
+            (source, target) tuples. A dict has settings: `fields` (the two columns), `max_tokens` and `max_ratio`.
         limit: Read only the first documents.
         workers: Processes; by default one per core where the corpus is large enough.
         overwrite: Replace a tokenizer in the folder.
@@ -88,7 +91,7 @@ def train_tokenizer(
         {**({"lowercase": False} if cased else {}), **(settings or {})},
     )
     return data.train_tokenizer(
-        corpus,
+        _pairs(corpus, field, parallel) if parallel else corpus,
         Path(output),
         settings=chosen,
         vocab_size=vocab_size,
@@ -128,6 +131,7 @@ def prepare(
     held_out: float = 0.01,
     unique: bool = False,
     field: str = "text",
+    parallel: bool | dict[str, Any] = False,
     limit: int | None = None,
     workers: int | None = None,
     overwrite: bool = False,
@@ -142,6 +146,8 @@ def prepare(
         held_out: Fraction of the documents held out for evaluation, chosen by the hash of their text.
         unique: Leave out exact duplicates of documents.
         field: Column or key of the text, in tables.
+        parallel: The data are pairs of a source and a target text: two line-aligned files, tables with two columns, or
+            (source, target) tuples. A dict has settings: `fields` (the two columns), `max_tokens` and `max_ratio`.
         limit: Read only the first documents.
         workers: Processes; by default one per core where the corpus is large enough.
         overwrite: Replace shards in the folder.
@@ -162,7 +168,7 @@ def prepare(
     if overwrite:
         remove_shard_set(folder)
     index = data.prepare(
-        corpus,
+        _pairs(corpus, field, parallel) if parallel else corpus,
         folder,
         tokenizer=load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer,
         held_out=held_out,
@@ -173,6 +179,15 @@ def prepare(
         quiet=quiet,
     )
     return _shards(folder, index)
+
+
+def _pairs(corpus: Corpus, field: str, parallel: bool | dict[str, Any]) -> Any:
+    from bertsmith import config
+    from bertsmith.data.corpus import ReadOptions
+    from bertsmith.data.parallel import PairOptions, open_parallel
+
+    settings = config.update(PairOptions(), parallel if isinstance(parallel, dict) else {})
+    return open_parallel(corpus, ReadOptions(field=field), settings)
 
 
 def _shards(folder: Path, index: dict[str, Any]) -> Shards:

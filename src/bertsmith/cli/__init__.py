@@ -29,6 +29,7 @@ from bertsmith.cli import (
     serve,
     studies,
     training,
+    translation,
 )
 from bertsmith.cli.options import Output, Quiet, is_first_rank, usage_message
 from bertsmith.errors import (
@@ -50,7 +51,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-MODULES = (data, recipes, training, evaluation, studies, inference, generation, models, serve, doctor)
+MODULES = (data, recipes, training, evaluation, studies, inference, generation, translation, models, serve, doctor)
 for module in MODULES:
     app.add_typer(module.app)
 app.add_typer(runs.app, name="runs")
@@ -72,6 +73,7 @@ EXAMPLES = {
     "prepare": (
         "bertsmith prepare corpus/ -t tokenizer -o shards",
         "bertsmith prepare 'dump/*.jsonl.gz' -t tokenizer -o shards --field body",
+        "bertsmith prepare train.en train.de --parallel -t tokenizer -o shards",
     ),
     "check": (
         "bertsmith check bert/base -d shards",
@@ -125,6 +127,11 @@ EXAMPLES = {
         "bertsmith score MODEL 'The smith heats the iron.'",
         "bertsmith score MODEL texts.txt --json",
     ),
+    "translate": (
+        "bertsmith translate MODEL 'Zwei Hunde spielen im Schnee.'",
+        "bertsmith translate MODEL test.en --reference test.de -o translations.txt",
+    ),
+    "average": ("bertsmith average run --last 5 -o averaged",),
     "serve": (
         "bertsmith serve reviews",
         "bertsmith serve reviews --port 9000",

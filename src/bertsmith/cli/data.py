@@ -33,6 +33,8 @@ def tokenizer_train(
     max_words: Annotated[
         int, opt.at_least(1000, "Maximum number of distinct words kept in memory while counting.")
     ] = 1_000_000,
+    parallel: opt.Parallel = False,
+    fields: opt.Fields = "",
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
     encoding: opt.Encoding = "utf-8",
@@ -52,7 +54,7 @@ def tokenizer_train(
     chosen = config.override(defaults, (["lowercase=false"] if cased else []) + (settings or []))
     reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
     tokenizer = run.train_tokenizer(
-        list(map(Path, corpus)),
+        opt.corpus(corpus, reading["read_options"], parallel, fields=fields),
         output,
         settings=chosen,
         vocab_size=vocab_size,
@@ -134,6 +136,12 @@ def prepare(
     shard_tokens: Annotated[int, opt.at_least(1024, "Tokens per shard file.")] = 2**24,
     overwrite: Annotated[bool, opt.option("--overwrite", "Replace an existing shard set.")] = False,
     dry_run: Annotated[bool, opt.option("--dry-run", "Check the corpus and write nothing.")] = False,
+    parallel: opt.Parallel = False,
+    fields: opt.Fields = "",
+    max_tokens: Annotated[int, opt.at_least(1, "With --parallel: leave out pairs with a longer text.")] = 250,
+    max_ratio: Annotated[
+        float, typer.Option(min=0.0, help="With --parallel: leave out pairs whose lengths differ more; 0: none.")
+    ] = 9.0,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
     encoding: opt.Encoding = "utf-8",
@@ -151,14 +159,16 @@ def prepare(
 
     reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
     tokenizer = find_model_folder(tokenizer)
+    limits: dict[str, Any] = {"max_tokens": max_tokens, "max_ratio": max_ratio} if parallel else {}
+    source = opt.corpus(corpus, reading["read_options"], parallel, fields=fields, **limits)
     if dry_run:
-        facts = run.preview(list(map(Path, corpus)), tokenizer=tokenizer, read_options=reading["read_options"])
+        facts = run.preview(source, tokenizer=tokenizer, read_options=reading["read_options"])
         opt.print_result(facts, as_json, lambda: terminal.facts_table(facts, title="dry run: nothing was written"))
         return
     if overwrite:
         remove_shard_set(output)
     options: dict[str, Any] = {"held_out": held_out, "unique": unique, "engine": engine, "shard_tokens": shard_tokens}
-    index = run.prepare(list(map(Path, corpus)), output, tokenizer=tokenizer, **options, **reading)
+    index = run.prepare(source, output, tokenizer=tokenizer, **options, **reading)
     opt.print_result(terminal.shard_facts(index, output), as_json)
 
 

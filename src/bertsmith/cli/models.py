@@ -48,6 +48,20 @@ def show(
     opt.print_result(facts, as_json, lambda: terminal.model_card(facts))
 
 
+@app.command()
+def average(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder: the -o of a training command.")],
+    output: opt.Output,
+    last: Annotated[int, opt.at_least(1, "Number of checkpoints, the newest ones.")] = 5,
+    overwrite: Annotated[bool, opt.option("--overwrite", "Replace an existing model folder.")] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Average the weights of a run's last checkpoints into a model folder."""
+    from bertsmith.training.averaging import average_checkpoints
+
+    opt.print_result(average_checkpoints(run, output, last=last, overwrite=overwrite), as_json)
+
+
 @app.command("import")
 @opt.opens_model
 def import_model(

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bertsmith.errors import ConfigError
 from bertsmith.system.suggestions import as_written
 
 FILES = (".json", ".toml")  # of recipes
@@ -89,6 +90,10 @@ Field = Annotated[str, typer.Option(help="Column or key of the text in jsonl, cs
 Encoding = Annotated[str, typer.Option(help="Character encoding of text files, e.g. utf-8 or cp949.")]
 DECODING_HELP = "Bytes that cannot be decoded: strict (an error), replace or ignore."
 DecodingErrors = Annotated[str, typer.Option("--errors", help=DECODING_HELP)]
+PARALLEL_HELP = "Parallel text: two line-aligned files, or tables (tsv, csv, jsonl) with a source and a target column."
+Parallel = Annotated[bool, option("--parallel", PARALLEL_HELP)]
+FIELDS_HELP = "With --parallel: columns or keys of source and target in tables; default: source,target."
+Fields = Annotated[str, typer.Option(metavar="SOURCE,TARGET", help=FIELDS_HELP)]
 Workers = Annotated[int | None, at_least(1, "Processes; default: one per core.")]
 Limit = Annotated[int | None, at_least(1, "Read only the first N documents.")]
 ModelFolder = Annotated[
@@ -216,6 +221,24 @@ def reading(
     """The arguments of functions that read a corpus in several processes."""
     options = read_options(file_format, field, encoding, errors)
     return {"read_options": options, "workers": workers, "limit": limit, "quiet": quiet}
+
+
+def corpus(paths: Sequence[str], read_options: Any, parallel: bool, **pair_options: Any) -> Any:
+    """Files as documents, or with `parallel` as pairs."""
+    files = list(map(Path, paths))
+    if not parallel:
+        if pair_options.get("fields"):
+            raise ConfigError("--fields names the columns of pairs: add --parallel")
+        return files
+    from bertsmith.data.parallel import PairOptions, ParallelCorpus
+
+    fields = field_names(pair_options.pop("fields"))
+    return ParallelCorpus(files, read_options, PairOptions(fields=fields, **pair_options))
+
+
+def field_names(text: str) -> Any:
+    """`source,target` as two names; None where they are not given."""
+    return tuple(name.strip() for name in text.split(",") if name.strip()) or None
 
 
 def given(**values: Any) -> dict[str, Any]:

@@ -116,6 +116,7 @@ def from_packed(packed: PackedBatch, *, pin: bool = False) -> Batch:
         max_seqlen=packed.max_seqlen,
         dense=packed.dense,
         labels={name: tensor(name, values) for name, values in packed.labels.items()},
+        target=None if packed.target is None else from_packed(packed.target, pin=pin),
     )
 
 

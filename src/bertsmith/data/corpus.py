@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from bertsmith.config import did_you_mean
 from bertsmith.data import formats
@@ -59,6 +59,8 @@ class ReadOptions:
 class Corpus:
     """The documents of files and folders. It can be iterated repeatedly; the counts are those of the last iteration."""
 
+    pairs: Any = None  # options of parallel text, whose documents have two lines: see `parallel.PairOptions`
+
     def __init__(self, paths: Sequence[str | os.PathLike[str]], options: ReadOptions | None = None) -> None:
         self.options = options or ReadOptions()
         self.files = find_files(paths)
@@ -85,7 +87,7 @@ class Corpus:
 
     def _read(self, path: Path, name: str) -> Iterator[formats.Piece]:
         options = self.options
-        format = options.format if options.format != "auto" else _format_by_extension(path)
+        format = options.format if options.format != "auto" else format_by_extension(path)
         if format == "parquet":
             with closing(formats.ParquetColumn(path, options.field, errors=options.errors)) as column:
                 self._open = column
@@ -172,6 +174,7 @@ def _size(path: Path) -> int:
         raise read_error(path, error) from None
 
 
-def _format_by_extension(path: Path) -> CorpusFormat:
+def format_by_extension(path: Path) -> CorpusFormat:
+    """The format of the file's name; auto for plain text."""
     plain = path.with_suffix("") if path.suffix.lower() in SUFFIXES else path
     return BY_EXTENSION.get(plain.suffix.lower(), "auto")

@@ -10,9 +10,10 @@ import csv
 import html
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from bertsmith.config import did_you_mean
 from bertsmith.data.sentences import split_long_text
@@ -102,7 +103,14 @@ def articles(blocks: Iterable[str], max_characters: int, *, name: str) -> Iterat
 
 def json_lines(blocks: Iterable[str], field: str, max_characters: int, *, name: str) -> Iterator[Piece]:
     """One JSON object per line; the document is its `field`."""
-    for line, row in _lines(blocks, name):
+    for line, (text,) in json_fields(blocks, [field], name=name):
+        if text is not None:
+            yield from _in_row(text, line, max_characters)
+
+
+def json_fields(blocks: Iterable[str], names: Sequence[str], *, name: str) -> Iterator[tuple[int, list[str | None]]]:
+    """The line of each JSON object, and its texts of these names; None for null."""
+    for line, row in lines_of(blocks, name):
         if not row or row.isspace():
             continue
         where = f"{name}:{line}"
@@ -114,35 +122,49 @@ def json_lines(blocks: Iterable[str], field: str, max_characters: int, *, name: 
             raise DataError(f"{where}: invalid JSON: {error}") from None
         if not isinstance(record, dict):
             raise DataError(f"{where}: expected a JSON object, found {type(record).__name__}")
-        if field not in record:
-            raise missing_field_error(where, field, record)
-        text = record[field]
-        if text is None:
-            continue
-        if not isinstance(text, str):
-            raise DataError(f"{where}: {field!r} must be a string, found {type(text).__name__}")
-        if "\\u" in row:
-            text = SURROGATE.sub("\ufffd", text)
-        yield from _in_row(text.replace("\r\n", "\n").replace("\r", "\n"), line, max_characters)
+        yield line, [_json_text(record, field, where, surrogates="\\u" in row) for field in names]
+
+
+def _json_text(record: dict[str, Any], field: str, where: str, *, surrogates: bool) -> str | None:
+    if field not in record:
+        raise missing_field_error(where, field, record)
+    text = record[field]
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise DataError(f"{where}: {field!r} must be a string, found {type(text).__name__}")
+    if surrogates:
+        text = SURROGATE.sub("\ufffd", text)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def table(blocks: Iterable[str], field: str, max_characters: int, *, name: str, tabs: bool) -> Iterator[Piece]:
     """CSV with a header, or TSV (`tabs`), which has no quoting and no line ends in fields."""
-    csv.field_size_limit(max(LONGEST_RECORD, csv.field_size_limit()))  # global; 128 KiB by default
-    lines = (f"{line}\n" for _, line in _lines(blocks, name))
-    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines, strict=True)
     header: list[str] = []
-    line = 1
+    for line, row in table_rows(blocks, name=name, tabs=tabs):
+        if not header:
+            header = [column.strip() for column in row]
+            if field not in header:
+                raise missing_field_error(name, field, header)
+        else:
+            yield from _in_row(row[header.index(field)], line, max_characters)
+
+
+def table_rows(blocks: Iterable[str], *, name: str, tabs: bool) -> Iterator[tuple[int, list[str]]]:
+    """The first line and the fields of each row; all have as many as the first."""
+    csv.field_size_limit(max(LONGEST_RECORD, csv.field_size_limit()))  # global; 128 KiB by default
+    lines = (f"{line}\n" for _, line in lines_of(blocks, name))
+    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines, strict=True)
+    columns, line = -1, 1
     try:
         for row in reader:
-            if not header:
-                header = [column.strip() for column in row]
-                if field not in header:
-                    raise missing_field_error(name, field, header)
+            if columns < 0:
+                columns = len(row)
+                yield line, row
             elif row:
-                if len(row) != len(header):
-                    raise DataError(f"{name}:{line}: {len(row)} fields, but the header has {len(header)}")
-                yield from _in_row(row[header.index(field)], line, max_characters)
+                if len(row) != columns:
+                    raise DataError(f"{name}:{line}: {len(row)} fields, but the header has {columns}")
+                yield line, row
             line = reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{name}:{line}: not {'TSV' if tabs else 'CSV'}: {error}") from None
@@ -199,15 +221,16 @@ def _first_line(error: BaseException) -> str:
     return str(error).split("\n", 1)[0]
 
 
-def missing_field_error(where: str, field: str, known: Iterable[str]) -> DataError:
+def missing_field_error(where: str, field: str, known: Iterable[str], option: str = "another --field") -> DataError:
     """The error that lists the existing fields."""
     names = list(known)
     listed = ", ".join(names[:20]) + (" …" if len(names) > 20 else "") or "none"
     near = did_you_mean(field, names)
-    return DataError(f"{where}: no field {field!r} (fields: {listed}): pass another --field{near}")
+    return DataError(f"{where}: no field {field!r} (fields: {listed}): pass {option}{near}")
 
 
-def _lines(blocks: Iterable[str], name: str) -> Iterator[tuple[int, str]]:
+def lines_of(blocks: Iterable[str], name: str) -> Iterator[tuple[int, str]]:
+    """The lines with their numbers, empty ones included."""
     rest, number = "", 1
     for block in blocks:
         *lines, rest = (rest + block).split("\n")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bertsmith.data import work_units
 from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
 from bertsmith.data.in_memory import open_corpus
+from bertsmith.data.parallel import warn_of_left_out
 from bertsmith.data.shards import ShardBuilder, finished_index
 from bertsmith.errors import BertsmithError
 from bertsmith.system.durable import Disk
@@ -176,15 +177,7 @@ def prepare(
     if first is None:
         raise empty_corpus_error(corpus)
     unknown = check_unknown_words(loaded, first.texts)
-    settings = {
-        "files": {str(path): path.stat().st_size for path in corpus.files},
-        **({} if corpus.files else {"texts": _digest(first.texts)}),
-        "reading": _read_settings(corpus.options),
-        "held_out": held_out,
-        "unique": unique,
-        "limit": limit,
-        "unit_characters": work_units.UNIT_CHARACTERS,
-    }
+    settings = {**_corpus_settings(corpus, first.texts), "held_out": held_out, "unique": unique, "limit": limit}
     plan = {"fingerprint": loaded.fingerprint, "shard_tokens": shard_tokens, "settings": settings}
     if finished := finished_index(Path(output), plan):
         return {**finished, "unknown_word_rate": unknown}
@@ -206,13 +199,28 @@ def prepare(
             fingerprint=loaded.fingerprint,
             held_out=held_out,
             skip=builder.units_done,
+            pairs=corpus.pairs,
         )
         all_units = chain([first], units)
         # of finished units only the hashes are needed, and these only to find duplicates
         needed = all_units if unique else (unit for unit in all_units if unit.number >= builder.units_done)
         encoded = ordered_map(encode, needed, workers=workers or default_workers(), engine=engine)
         _add_units(builder, encoded, unique=unique, progress=progress)
-        return {**builder.finish(cut_documents=corpus.split_documents), "unknown_word_rate": unknown}
+        index = builder.finish(cut_documents=corpus.split_documents)
+    if corpus.pairs is not None:
+        warn_of_left_out(index["counts"], corpus.pairs)
+    return {**index, "unknown_word_rate": unknown}
+
+
+def _corpus_settings(corpus: Corpus, first: list[str]) -> dict[str, Any]:
+    """What the units of a corpus depend on; `first` are the texts of the first one."""
+    return {
+        "files": {str(path): path.stat().st_size for path in corpus.files},
+        **({} if corpus.files else {"texts": _digest(first)}),
+        "reading": _read_settings(corpus.options),
+        "unit_characters": work_units.UNIT_CHARACTERS,
+        **({} if corpus.pairs is None else {"parallel": asdict(corpus.pairs)}),
+    }
 
 
 def _loaded(tokenizer: str | Path | Tokenizer) -> Tokenizer:
@@ -242,6 +250,7 @@ def _add_units(
         if not documents and unit.number:
             progress.resume_from(unit.bytes_read)
         counts = {"documents_read": len(keep), "duplicates": int(np.sum(~keep)), "characters": unit.characters}
+        counts |= unit.left_out
         keep &= unit.documents.document_sentences > 0
         splits = {"train": unit.select(keep & ~unit.held_out), "held-out": unit.select(keep & unit.held_out)}
         builder.add(unit.number, splits, counts)
@@ -262,7 +271,7 @@ def preview(
     unit = next(work_units.units_of(corpus, characters=sample), None)
     if unit is None:
         raise empty_corpus_error(corpus)
-    tokens = work_units.encode_documents(unit.texts, loaded).tokens
+    tokens = work_units.encode_texts(unit.texts, loaded, corpus.pairs)[0].tokens
     fraction = unit.bytes_read / corpus.bytes_total if unit.characters >= sample else 1.0
     return {
         "files": len(corpus.files),

@@ -95,6 +95,11 @@ def read_error(path: str | os.PathLike[str], error: OSError) -> DataError | Stor
     return kind(f"{printable(path)} cannot be read: {error.strerror or error}")
 
 
+def one_line(text: str) -> str:
+    """The text without white space around it, and with spaces for line ends within it."""
+    return text.strip().replace("\n", " ")
+
+
 class OpenFile:
     """The decompressed bytes of a file. `position` is the number of its bytes on disk that have been read."""
 

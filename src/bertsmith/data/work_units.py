@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain, islice
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.corpus import Corpus
+from bertsmith.data.parallel import PairOptions, encode_pairs
 from bertsmith.data.sentences import split_sentences
 from bertsmith.data.shards.format import EncodedDocuments
 from bertsmith.errors import ConfigError, DataError
@@ -90,6 +91,7 @@ class EncodedUnit:
     hashes: NDArray[np.uint64]  # [documents]
     held_out: NDArray[np.bool_]  # [documents]
     documents: EncodedDocuments | None  # None if only the hashes are needed
+    left_out: dict[str, int] = field(default_factory=dict)  # documents without sentences, by reason
 
     def select(self, keep: NDArray[np.bool_]) -> EncodedDocuments:
         """The documents selected by `keep` [documents]."""
@@ -117,13 +119,32 @@ def units_of(corpus: Corpus, *, limit: int | None = None, characters: int | None
         yield WorkUnit(number, texts, size, corpus.bytes_read)
 
 
-def encode_unit(unit: WorkUnit, *, tokenizer: str, fingerprint: str, held_out: float, skip: int = 0) -> EncodedUnit:
-    """The tokens of a unit; only the hashes of a unit below `skip`, which an earlier run finished."""
+def encode_unit(
+    unit: WorkUnit,
+    *,
+    tokenizer: str,
+    fingerprint: str,
+    held_out: float,
+    skip: int = 0,
+    pairs: PairOptions | None = None,
+) -> EncodedUnit:
+    """The tokens of a unit; only the hashes of a unit below `skip`, which an earlier run finished.
+
+    `pairs`: of parallel text.
+    """
     hashes = np.array([document_hash(text) for text in unit.texts], dtype=np.uint64)
     is_out = np.array([is_held_out(int(value), held_out) for value in hashes], dtype=np.bool_)
-    skipped = unit.number < skip
-    documents = None if skipped else encode_documents(unit.texts, cached_tokenizer(tokenizer, fingerprint))
-    return EncodedUnit(unit.number, unit.bytes_read, unit.characters, hashes, is_out, documents)
+    documents, left_out = None, dict[str, int]()
+    if unit.number >= skip:
+        documents, left_out = encode_texts(unit.texts, cached_tokenizer(tokenizer, fingerprint), pairs)
+    return EncodedUnit(unit.number, unit.bytes_read, unit.characters, hashes, is_out, documents, left_out)
+
+
+def encode_texts(
+    texts: list[str], tokenizer: Tokenizer, pairs: PairOptions | None
+) -> tuple[EncodedDocuments, dict[str, int]]:
+    """The tokens of documents, or of pairs; and how many pairs are left out, by reason."""
+    return (encode_documents(texts, tokenizer), {}) if pairs is None else encode_pairs(texts, tokenizer, pairs)
 
 
 def encode_documents(texts: list[str], tokenizer: Tokenizer) -> EncodedDocuments:

@@ -27,6 +27,7 @@ class Encoder(nn.Module):
     has_pooler: bool  # an encoding can have a pooled vector per text
     layer_config: LayerConfig  # for the heads of objectives
     direction: Direction = "both"
+    has_decoder: ClassVar[bool] = False  # an encoder–decoder: it also encodes `Batch.target`, see `EncoderDecoder`
     stateful: ClassVar[bool] = False  # continues from the state that the previous batch has left
     compiles: bool = True  # by torch.compile, as one graph; false: it is neither compiled nor captured
     starts_texts: ClassVar[bool] = True  # pre-training texts begin with the start token of the tokenizer
@@ -87,6 +88,11 @@ class Encoder(nn.Module):
         """The token table [V, E], to which objectives tie their output layer; None where an encoder has none."""
         return None
 
+    @property
+    def target_embeddings(self) -> Tensor | None:
+        """The token table [V, E] of `Batch.target`, to which objectives that read it tie their output layer."""
+        return self.token_embeddings
+
     def check(self, batch: Batch) -> None:
         """Raises for texts that are too long and, on the CPU, for ids out of range; a GPU would have to synchronise."""
         if batch.max_seqlen > self.max_positions:
@@ -103,6 +109,32 @@ class Encoder(nn.Module):
             if smallest < 0 or largest >= size:
                 wrong = smallest if smallest < 0 else largest
                 raise BertsmithError(f"{name} id {wrong} is outside the encoder's table of {size} {name}s")
+
+
+class DecoderState(Protocol):
+    """What a decoder keeps between two tokens, of N source texts with K hypotheses each, text by text."""
+
+    def select(self, hypotheses: Tensor, texts: Tensor | None = None) -> DecoderState:
+        """The state of other hypotheses [N' * K], by their numbers; `texts` [N']: theirs, where some are left out."""
+
+
+class EncoderDecoder(Encoder):
+    """An encoder whose `forward` also encodes `Batch.target`, into `Encoding.target`.
+
+    A token of the target reads the whole source and the target up to itself. Without a target, it encodes the source.
+    N source texts, K hypotheses of each, M = N * K.
+    """
+
+    has_decoder = True
+    starts_texts = False
+
+    def start(self, batch: Batch, *, hypotheses: int, length: int, dtype: torch.dtype) -> DecoderState:
+        """Encodes one source text per row [N, L], for hypotheses of up to `length` tokens."""
+        raise NotImplementedError
+
+    def step(self, ids_M: Tensor, state: Any) -> Tensor:
+        """The last layer [M, D] at the next token of each hypothesis, which is added to the state."""
+        raise NotImplementedError
 
 
 class EncoderConfig(Protocol):

@@ -55,6 +55,10 @@ class OnnxModule(nn.Module):
         self.input_names = INPUT_NAMES if model.encoder.segment_types > 1 else INPUT_NAMES[:2]
         self.heads = cast(list[Objective], list(model.objectives.values()))
         self.output_names = self._output_names()
+        if any(head.reads_target for head in self.heads):
+            raise BertsmithError(
+                "a graph has no decoder: export the encoder of a translation model, with --head vectors"
+            )
         if any(head.sequence_decoder is not None for head in self.heads):
             raise BertsmithError(
                 "this model predicts by a CRF, whose search for the best label sequence a graph cannot do: fine-tune "

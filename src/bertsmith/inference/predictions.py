@@ -50,6 +50,16 @@ class Generated(TypedDict):
     logprobs: NotRequired[list[dict[str, Any]]]  # of each token, and of the most likely ones at its place
 
 
+class Translated(TypedDict):
+    """A translation of a text."""
+
+    text: str
+    score: float  # the log probability divided by the length penalty
+    logprob: float
+    finish_reason: str  # length or end
+    truncated: NotRequired[bool]  # the beginning of the source text was read
+
+
 class Scored(TypedDict):
     """The surprisal of a text, in nats."""
 

@@ -30,12 +30,11 @@ from bertsmith.inference.encoder_outputs import (
 )
 from bertsmith.inference.fill_mask import FillMaskPipeline
 from bertsmith.inference.forward import Backend, ClosedBackend, LocalBackend, ModelInput
-from bertsmith.inference.generation import GenerationPipeline
 from bertsmith.inference.neighbours import NeighbourPipeline
 from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines, as_list, string_list
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.inference.predictions import Predictions, Ranked
-from bertsmith.inference.scoring import ScoringPipeline
+from bertsmith.inference.translation import SequencePipelines
 from bertsmith.inference.word_labels import WordLabelPipelines
 from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
@@ -66,9 +65,7 @@ class Tokenized:
     special: tuple[bool, ...]  # [L]
 
 
-class Predictor(
-    TextPipelines, WordLabelPipelines, FillMaskPipeline, GenerationPipeline, ScoringPipeline, NeighbourPipeline
-):
+class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, SequencePipelines, NeighbourPipeline):
     """The result of `bertsmith.load`. Threads may share it; only `to` and `close` change it.
 
     It owns the model, which it moves and converts. `backend` runs forward passes, by default in the caller's thread.
@@ -168,9 +165,7 @@ class Predictor(
     def to(self, device: str) -> Self:
         """Moves the model to `cpu`, `cuda`, `mps` or `auto`, and returns this predictor, as torch modules do."""
         if not isinstance(self.backend, LocalBackend):
-            raise BertsmithError(
-                "only a predictor that runs the model itself can be moved: call to() before with_backend"
-            )
+            raise BertsmithError("only a predictor that runs the model itself can be moved: call to() earlier")
         self.device = choose_device(device)
         self.model.to(self.device)
         padding, autocast = self.tokenizer.padding_id, self.backend.autocast

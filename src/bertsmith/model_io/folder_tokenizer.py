@@ -83,10 +83,11 @@ def spell_vocabulary(model: Model, tokenizer: Tokenizer) -> None:
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """The vocabulary that objectives read."""
-    mask = tokenizer.special_tokens.mask
+    mask, end = tokenizer.special_tokens.mask, tokenizer.special_tokens.end
     return Vocabulary(
         size=tokenizer.vocab_size,
         mask_id=None if mask is None else tokenizer.token_to_id(mask),
+        end_id=None if end is None else tokenizer.token_to_id(end),
         special_ids=tuple(sorted(tokenizer.special_ids)),
         is_continuation=tokenizer.is_continuation(),
     )

@@ -39,6 +39,8 @@ class Model(nn.Module):
                 raise ConfigError(
                     f"{objective.name} predicts the next token: it needs a causal encoder, set encoder.causal=true"
                 )
+            if objective.reads_target and not encoder.has_decoder:
+                raise ConfigError(f"{objective.name} needs an encoder with a decoder: set encoder.kind=seq2seq")
         owners: dict[str, str] = {}
         for part, name in ((part, objective.name) for objective in self._each() for part in objective.loss_terms):
             if owners.setdefault(part, name) != name:
@@ -89,7 +91,7 @@ class Model(nn.Module):
             losses += [] if loss is None else [loss]
         shared = [head for head in self._each() if not head.reads_copy]
         encoding = self._encode(batch, shared, state)
-        losses += [objective.loss(encoding, batch, table) for objective in shared]
+        losses += [objective.loss(encoding, batch, self._table(objective)) for objective in shared]
         for name, ids in batch.copies.items():
             copy = batch.replace(input_ids=ids)
             losses.append(self._head(name).loss(self._encode(copy, [self._head(name)]), copy, table))
@@ -101,10 +103,10 @@ class Model(nn.Module):
         if name not in self.objectives:
             raise BertsmithError(f"this model has no head {name}: it has {', '.join(self.objectives) or 'none'}")
         objective = self._head(name)
-        if objective.indices(batch) is None:
+        if objective.indices(batch) is None and not objective.reads_target:
             everywhere = torch.arange(batch.input_ids.numel(), device=batch.input_ids.device)
             batch = batch.replace(indices={**batch.indices, name: everywhere})
-        return objective.predict(self._encode(batch, [objective]), batch, self.encoder.token_embeddings)
+        return objective.predict(self._encode(batch, [objective]), batch, self._table(objective))
 
     def _encode(self, batch: Batch, objectives: list[Objective], state: tuple[Tensor, ...] | None = None) -> Encoding:
         """The encoding with what these objectives read."""
@@ -112,7 +114,7 @@ class Model(nn.Module):
         for objective in objectives:
             if objective.reads_all_tokens and objective.name in batch.indices:
                 indices[objective.name] = batch.indices[objective.name]
-            if objective.reads_pooled or objective.reads_all_tokens:
+            if objective.reads_pooled or objective.reads_all_tokens or objective.reads_target:
                 continue
             selected = objective.indices(batch)
             if selected is None:
@@ -128,6 +130,9 @@ class Model(nn.Module):
             return_layers=return_layers,
         )
         return encoding
+
+    def _table(self, objective: Objective) -> Tensor | None:
+        return self.encoder.target_embeddings if objective.reads_target else self.encoder.token_embeddings
 
     def head_for(self, *pipelines: Pipeline) -> str | None:
         """The name of the first objective whose predictions one of these pipelines decodes."""

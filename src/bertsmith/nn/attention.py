@@ -83,10 +83,18 @@ class KVCache:
         size = (layers, 2, batch_size, shape.heads, padded, shape.head_width)
         return KVCache(torch.zeros(size, dtype=dtype, device=device))
 
+    def select(self, sequences: Tensor) -> KVCache:
+        """The cache of other sequences [B'], by their numbers."""
+        return KVCache(self.memory.index_select(2, sequences))
+
     def layer(self, layer: int, batch: Batch) -> LayerCache:
         """The part of a layer; `Batch.sample_ids` number the sequences."""
+        return self.at(layer, batch.sample_ids.flatten(), batch.position_ids.flatten())
+
+    def at(self, layer: int, sequence_ids: Tensor, position_ids: Tensor) -> LayerCache:
+        """The part of a layer, for tokens of these sequences [T] at these positions [T]."""
         keys, values = self.memory[layer]
-        return LayerCache(keys, values, batch.sample_ids.flatten(), batch.position_ids.flatten())
+        return LayerCache(keys, values, sequence_ids, position_ids)
 
 
 @dataclass(frozen=True)
@@ -310,9 +318,14 @@ def _sdpa_attention(
 ) -> Tensor:
     if context.mask is None:
         return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, None, dropout, context.causal)
+    return masked_attention(q_BHLK, k_BHLK, v_BHLK, context.mask, dropout)
+
+
+def masked_attention(q_BHLK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, mask: Tensor, dropout: float) -> Tensor:
+    """Attention of queries to S keys where `mask` [B, 1, L, S] is True; no row of it may be empty."""
     # cuDNN, torch's first choice on an H200, gives NaN gradients where rows of a mask end inside a tile (torch 2.11)
     with sdpa_kernel(NOT_CUDNN) if q_BHLK.is_cuda else nullcontext():
-        return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, context.mask, dropout)
+        return F.scaled_dot_product_attention(q_BHLK, k_BHSK, v_BHSK, mask, dropout)
 
 
 def _cached_attention(q_BHK: Tensor, context: AttentionContext) -> Tensor:

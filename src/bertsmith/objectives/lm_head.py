@@ -5,6 +5,8 @@ R selected tokens, D width, E width of the table, V vocabulary.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,13 +40,25 @@ class LanguageModelHead(Objective):
         self.tied, self.classes = context.embedding_width is not None, context.vocab_size
         self.output = None if self.tied else nn.Embedding(context.vocab_size, output_width)
         layers.init_weights(self)
-        self.fusable = True  # the loss is the plain cross entropy of the logits
+        self.fusable = True  # the loss is the cross entropy of the logits, with label smoothing if set
+        self.label_smoothing = 0.0  # in training: probability that the target gives to the other V-1 tokens together
         self.compiles = context.compiles
 
     @property
     def perplexity_terms(self) -> tuple[str, ...]:
         """Its loss is the cross entropy per predicted token."""
         return (self.name,)
+
+    @property
+    def smoothing(self) -> float:
+        """The weight of the uniform distribution over all V tokens in the target, as torch counts it."""
+        return self.label_smoothing * self.classes / (self.classes - 1) if self.training else 0.0
+
+    def loss_from_logits(self, logits: Tensor, batch: Batch) -> Loss:
+        """See `Objective.loss_from_logits`; in training with label smoothing."""
+        if not self.smoothing:
+            return super().loss_from_logits(logits, batch)
+        return self.make_loss(batch, *_loss_and_correct(logits, self.labels(batch), self.smoothing))
 
     def loss(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Loss:
         """See `Objective.loss`; on CUDA, compiled or not to be compiled, one kernel turns logits into their gradient.
@@ -70,9 +84,9 @@ class LanguageModelHead(Objective):
         if self._fuses(x_RD):
             from bertsmith.nn.kernels.cross_entropy import linear_cross_entropy  # imports triton
 
-            return self.make_loss(batch, *linear_cross_entropy(x_RE, table_VE, self.bias, labels_R))
+            return self.make_loss(batch, *linear_cross_entropy(x_RE, table_VE, self.bias, labels_R, self.smoothing))
         parts = [
-            checkpoint(_cross_entropy, part_RE, table_VE, self.bias, part_R, use_reentrant=False)
+            checkpoint(_cross_entropy, part_RE, table_VE, self.bias, part_R, self.smoothing, use_reentrant=False)
             for part_RE, part_R in zip(torch.split(x_RE, rows), torch.split(labels_R, rows), strict=True)
         ]
         losses, correct = zip(*parts, strict=True)
@@ -103,8 +117,14 @@ class LanguageModelHead(Objective):
         return x_RE
 
 
-def _cross_entropy(x_RE: Tensor, table_VE: Tensor, bias_V: Tensor | None, labels_R: Tensor) -> tuple[Tensor, Tensor]:
+def _cross_entropy(
+    x_RE: Tensor, table_VE: Tensor, bias_V: Tensor | None, labels_R: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
     """The sum of the losses [] of rows with a label, and which predictions are correct [R] bool."""
-    logits_RV = at_least_float32(F.linear(x_RE, table_VE, bias_V))
-    loss = F.cross_entropy(logits_RV, labels_R, ignore_index=IGNORE_INDEX, reduction="sum")
-    return loss, logits_RV.argmax(-1) == labels_R
+    return _loss_and_correct(F.linear(x_RE, table_VE, bias_V), labels_R, smoothing)
+
+
+def _loss_and_correct(logits_RV: Tensor, labels_R: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    logits_RV = at_least_float32(logits_RV)
+    how: dict[str, Any] = {"ignore_index": IGNORE_INDEX, "reduction": "sum", "label_smoothing": smoothing}
+    return F.cross_entropy(logits_RV, labels_R, **how), logits_RV.argmax(-1) == labels_R

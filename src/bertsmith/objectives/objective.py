@@ -30,6 +30,7 @@ Pipeline = Literal[
     "",
     "fill-mask",
     "text-generation",
+    "translation",
     "next-sentence",
     "text-classification",
     "multi-label-classification",
@@ -79,6 +80,7 @@ class Objective(nn.Module):
     reads_pooled: bool = False  # the encoder's pooled vector of each text
     reads_all_tokens: bool = False  # the last layer at every token
     reads_all_layers: bool = False  # every layer at every token
+    reads_target: ClassVar[bool] = False  # `Encoding.target`: the decoder at every token of `Batch.target`
     per_text: bool = False  # one prediction per text, not per token
     reads_copy: bool = (
         False  # a corrupted copy of the batch, in a forward of its own: other objectives read the original

@@ -105,6 +105,9 @@ class Tag(Objective):
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(width, len(config.labels))
         self.crf = config.build_crf()
+        if self.crf is not None:  # imports the compiler, which takes two seconds
+            uncompiled = torch.compiler.disable(Tag._negative_log_likelihood)  # type: ignore[no-untyped-call]
+            self._uncompiled = uncompiled
         self.class_weights = weight_tensor(config.class_weights)
         context.layer_config.init_weights(self)
 
@@ -126,9 +129,8 @@ class Tag(Objective):
         """The cross entropy, or the negative log-likelihood of the label sequences, both counted by words."""
         if self.crf is None:
             return super().loss_from_logits(logits, batch)
-        return self.make_loss(batch, self._negative_log_likelihood(self.crf, logits, batch), None)
+        return self.make_loss(batch, self._uncompiled(self, self.crf, logits, batch), None)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _negative_log_likelihood(self, crf: CRF, logits_RK: Tensor, batch: Batch) -> Tensor:
         """The sum [] over all sentences; not compiled, because the compiler would unroll the loop over the words."""
         # a constant for each word changes no likelihood, and keeps the sums of long sentences small

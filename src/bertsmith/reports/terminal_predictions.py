@@ -56,6 +56,15 @@ def generated(facts: Sequence[Mapping[str, Any]]) -> None:
             console.print(Text.assemble((one["prompt"], "dim"), result["text"]), soft_wrap=True)
 
 
+def translations(facts: Mapping[str, Any]) -> None:
+    """One line for each translation, where they are not in a file; BLEU and chrF where they are known."""
+    for one in facts.get("translations", ()) if "bleu" not in facts else ():
+        for result in one if isinstance(one, list) else [one]:
+            console.print(Text(result["text"]), soft_wrap=True)
+    if "bleu" in facts or "output" in facts:
+        facts_table({name: value for name, value in facts.items() if name != "translations"})
+
+
 def scores(texts: Sequence[Mapping[str, Any]], total: Mapping[str, Any]) -> None:
     """The tokens of a single text, or one line for each of several; then the totals."""
     rows = plain_table(show_header=True)

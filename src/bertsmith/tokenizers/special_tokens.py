@@ -128,6 +128,28 @@ def frame_texts(layout: Frame, a: Encoded, b: Encoded | None, *, max_length: int
     return row
 
 
+def source_frame(frame: Frame) -> Frame:
+    """A source text and the end token of a tokenizer's frame."""
+    return Frame(("a", _end(frame)), ("a", "b", _end(frame)))
+
+
+def target_frame(frame: Frame) -> Frame:
+    """The start token of a tokenizer's frame, or else its end token, and a target text without its end."""
+    first = frame.single[0]
+    start = first if isinstance(first, int) else _end(frame)
+    return Frame((start, "a"), (start, "a", "b"))
+
+
+def _end(frame: Frame) -> int:
+    end = frame.single[-1]
+    if not isinstance(end, int):
+        raise DataError(
+            "translation needs a tokenizer with an end token: train another one, such as bertsmith tokenizer train "
+            "--kind byte_bpe, and prepare the shards again"
+        )
+    return end
+
+
 def register_special_tokens(
     backend: tokenizers.Tokenizer, special_tokens: SpecialTokens, added: AddedTokens = ()
 ) -> None:

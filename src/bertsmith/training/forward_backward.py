@@ -112,7 +112,7 @@ class ForwardBackward:
 
     def _corrupt_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
         corrupted = self.model.corrupt(batch)
-        return corrupted, self.model.counts(corrupted), (batch.document_ids != 0).sum()
+        return corrupted, self.model.counts(corrupted), batch.count_tokens()
 
     @torch.no_grad()
     def corrupt(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:

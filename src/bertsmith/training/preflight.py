@@ -82,7 +82,7 @@ def check_rows(context: PreflightContext) -> Finding:
     packing = context.packing = context.data.packing(context.recipe)
     epoch, rows = packing.rows_per_epoch, min(SAMPLE_ROWS, packing.rows_per_epoch)
     batches = [packing.rows(number * epoch // SAMPLES, rows) for number in range(SAMPLES)]
-    padding = 1 - sum(batch.tokens for batch in batches) / sum(batch.input_ids.size for batch in batches)
+    padding = 1 - sum(batch.all_tokens for batch in batches) / sum(batch.size for batch in batches)
     facts: dict[str, Any] = {"rows_per_epoch": epoch, "padding": padding}
     text = f"{epoch:,} an epoch"
     if context.total_rows is not None:

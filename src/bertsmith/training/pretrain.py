@@ -161,7 +161,7 @@ class PretrainRun(Run):
             **self.measured,
             **self._tune_attention(corrupted),
             **super().collect_facts(),
-            "padding": 1 - float(tokens) / corrupted.input_ids.numel(),
+            "padding": 1 - float(tokens) / corrupted.size,
             "rows_per_epoch": self.loader.packing.rows_per_epoch,
             "chance": chances,
             "chance_loss": {name: loss for name, loss in losses.items() if loss is not None},

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.data.collate import from_packed
+from bertsmith.data.packing.document_stream import DocumentIndex
 from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.data.shards import Shards
 from bertsmith.data.shards.folder import TOKENIZER, damaged_tokenizer_files
@@ -107,6 +108,8 @@ class PretrainData:
             return [from_packed(packing.rows(first, size)) for first in range(0, rows - size + 1, size)]
         size = min(size, max(rows // world.size, 1))  # so that every rank has some
         batches = [from_packed(packing.rows(first, min(size, rows - first))) for first in range(0, rows, size)]
+        if recipe.compute.fsdp and len(batches) > world.size:  # a forward of one rank needs those of all others
+            batches = batches[: len(batches) // world.size * world.size]
         # with fewer rows than ranks, all ranks evaluate all rows, which leaves the means unchanged
         return batches if rows < world.size else batches[world.rank :: world.size]
 
@@ -116,9 +119,19 @@ class PretrainData:
         if not held_out.tokens:
             return None
         size = self.tokenizer.vocab_size
-        counts = np.bincount(self.shards.read(0, min(self.shards.tokens, COUNTED)), minlength=size) + 1.0
-        scored = np.bincount(held_out.read(0, min(held_out.tokens, SCORED)), minlength=size)
+        counts = np.bincount(_predicted(self.shards, COUNTED), minlength=size) + 1.0
+        scored = np.bincount(_predicted(held_out, SCORED), minlength=size)
         return float(-(scored * np.log(counts / counts.sum())).sum() / scored.sum())
+
+
+def _predicted(shards: Shards, limit: int) -> NDArray[np.unsignedinteger[Any]]:
+    """The first tokens of a split, about `limit`; of parallel text those of the target texts."""
+    if "parallel" not in shards.index["settings"]:
+        return shards.read(0, min(shards.tokens, limit))
+    sentences = DocumentIndex(shards).sentences.astype(np.int64)
+    starts, lengths = sentences[1:-1:2], np.diff(sentences)[1::2]
+    kept = np.cumsum(lengths) <= max(limit, int(lengths[0]))
+    return shards.read(starts[kept], lengths[kept])
 
 
 class PretrainLoader(Prefetcher):

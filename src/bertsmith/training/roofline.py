@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bertsmith.model_io.model import Model
 from bertsmith.nn.attention import HAS_TRITON, Attention
+from bertsmith.nn.decoder import CrossAttention
 from bertsmith.objectives.objective import Objective
 from bertsmith.system.devices import supports_fp8
 
@@ -44,6 +45,7 @@ def flops_per_token(model: Model, *, length: int, labels: Mapping[str, float]) -
     """FLOPs of a token in rows of `length` tokens; `labels`: labels per token, by objective."""
     table, pooler = model.encoder.token_embeddings, getattr(model.encoder, "pooler", None)  # reads first tokens only
     weights: float = sum(_token_weights(part, length) for part in model.encoder.execution_order() if part is not pooler)
+    weights /= 1 + model.encoder.has_decoder  # a token is in the source or in the target, about as many in either
     objectives = [part for part in model.objectives.modules() if isinstance(part, Objective)]
     weights *= 1 + sum(objective.reads_copy for objective in objectives)
     for objective in objectives:
@@ -63,7 +65,7 @@ def step_seconds(model: Model, *, tokens: int, length: int, peak: float) -> floa
 
 def _token_weights(part: nn.Module, length: int) -> int:
     """Weights that each token is multiplied with, the products of attention included."""
-    widths = [module.output.in_features for module in part.modules() if isinstance(module, Attention)]
+    widths = [module.output.in_features for module in part.modules() if isinstance(module, Attention | CrossAttention)]
     return _matrix_weights(part) + 2 * length * sum(widths)
 
 

@@ -25,7 +25,9 @@ BARE = Frame(("a",), ("a", "b"))
 Documents = Sequence[Sequence[int]]  # tokens of each sentence of each document
 
 
-def make_shards(folder: Path, documents: Documents, *, documents_per_part: int = 10**9) -> Shards:
+def make_shards(
+    folder: Path, documents: Documents, *, documents_per_part: int = 10**9, settings: dict[str, Any] | None = None
+) -> Shards:
     """A shard set of these documents in several parts; empty documents are kept."""
     lengths = np.array([length for document in documents for length in document], np.uint16)
     counts = np.array([len(document) for document in documents], np.uint32)
@@ -37,7 +39,7 @@ def make_shards(folder: Path, documents: Documents, *, documents_per_part: int =
         tokenizer_files={},
         fingerprint="0",
         vocab_size=size,
-        settings={},
+        settings=settings or {},
         shard_tokens=1,
         disk=QuickDisk(),
     ) as builder:

@@ -51,7 +51,12 @@ KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module.kernel, types 
     "cross-entropy": (
         "cross_entropy.cross_entropy_kernel",
         "bf16 i64 fp32 i1 bf16",
-        {"V": 30528, "BLOCK_N": 4096, "IGNORE": -100},
+        {"V": 30528, "BLOCK_N": 4096, "IGNORE": -100, "SMOOTHING": 0.0},
+    ),
+    "cross-entropy with label smoothing": (
+        "cross_entropy.cross_entropy_kernel",
+        "bf16 i64 fp32 i1 bf16",
+        {"V": 30528, "BLOCK_N": 4096, "IGNORE": -100, "SMOOTHING": 0.1},
     ),
     "attention": (
         "attention.forward_kernel",

@@ -122,7 +122,10 @@ def test_gelu_in_fp8(shape: str, by: str, results: dict[str, Errors]) -> None:
     assert errors["transposed"] == 0
 
 
-@pytest.mark.parametrize("shape", ["whole chunks", "partial last chunk", "less than a chunk", "without a bias"])
+CHUNKS = ["whole chunks", "partial last chunk", "less than a chunk", "without a bias", "with label smoothing"]
+
+
+@pytest.mark.parametrize("shape", CHUNKS)
 def test_cross_entropy(shape: str, results: dict[str, Errors]) -> None:
     errors = results["cross-entropy"][shape]
     assert errors["loss"] < 1e-6

@@ -44,6 +44,17 @@ class PackedBatch:
     tokens: int  # that are not padding
     labels: dict[str, Numbers] = field(default_factory=dict)  # [N] by objective; IGNORE_INDEX for no label
     next_ids: Numbers | None = None  # [B] the token that is read after each row, where rows continue each other
+    target: PackedBatch | None = None  # the second texts, which a decoder reads: see `types.Batch.target`
+
+    @property
+    def size(self) -> int:
+        """The number of tokens, padding and those of `target` included."""
+        return self.input_ids.size + (0 if self.target is None else self.target.size)
+
+    @property
+    def all_tokens(self) -> int:
+        """The number of tokens that are not padding, those of `target` included."""
+        return self.tokens + (0 if self.target is None else self.target.all_tokens)
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:

@@ -1,0 +1,64 @@
+"""Commands for translation models: translate."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import bertsmith.cli.options as opt
+from bertsmith import load
+from bertsmith.data.text_files import check_text
+
+app = typer.Typer()
+SOURCE_HELP = "A text, a file with one text per line, or a table (tsv, csv, jsonl) with source and reference columns."
+BEAM_HELP = "Hypotheses that are followed; 1 takes the most likely token at each step."
+PENALTY_HELP = "Exponent of the length penalty ((5 + length) / 6)^X; 0 favours short translations."
+EXTRA_HELP = "A translation has at most N tokens more than its source."
+
+
+@app.command()
+@opt.opens_model
+def translate(
+    model: opt.ModelFolder,
+    source: Annotated[str, typer.Argument(metavar="FILE|TEXT", help=SOURCE_HELP)],
+    reference: Annotated[
+        Path | None, opt.option("--reference", "Reference translations, line by line: prints BLEU and chrF.", "FILE")
+    ] = None,
+    output: Annotated[Path | None, opt.output("FILE", "Write the translations here, one per line.")] = None,
+    beam_size: Annotated[int, opt.at_least(1, BEAM_HELP)] = 4,
+    length_penalty: Annotated[float, typer.Option(metavar="X", help=PENALTY_HELP)] = 0.6,
+    n_best: Annotated[int, opt.at_least(1, "Translations of each text, at most --beam-size.")] = 1,
+    max_extra_tokens: Annotated[int, typer.Option(metavar="N", help=EXTRA_HELP)] = 50,
+    fields: Annotated[
+        str, typer.Option(metavar="SOURCE,TARGET", help="Columns or keys of a table; default: source,target.")
+    ] = "",
+    encoding: opt.Encoding = "utf-8",
+    errors: opt.DecodingErrors = "strict",
+    limit: opt.Limit = None,
+    device: opt.Device = "auto",
+    quiet: opt.Quiet = False,
+    as_json: opt.Json = False,
+    *,
+    opening: opt.Opening,
+) -> None:
+    """Translate a text or a file with a translation model. With references, print BLEU and chrF."""
+    from bertsmith.inference.translation_files import SourceTexts, read_sources, translate_file
+    from bertsmith.reports import terminal_predictions
+
+    if os.path.isfile(source):
+        reading, names = opt.read_options("auto", "text", encoding, errors), opt.field_names(fields)
+        texts = read_sources(source, reference, reading, fields=names, limit=limit)
+    else:
+        texts = SourceTexts([check_text(source)])
+    options: dict[str, Any] = {
+        "beam_size": beam_size,
+        "length_penalty": length_penalty,
+        "n_best": n_best,
+        "max_extra_tokens": max_extra_tokens,
+    }
+    predictor = load(model, device=device, **opening)
+    facts = translate_file(predictor, texts, output, options=options, quiet=quiet or as_json or len(texts.sources) == 1)
+    opt.print_result(facts, as_json, lambda: terminal_predictions.translations(facts))

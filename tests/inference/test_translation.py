@@ -1,0 +1,141 @@
+"""`Predictor.translate`: decoding with a cache, independence of the batch, limits, saved models, an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from inference.generation_fixtures import byte_tokenizer
+from inference.predictor_fixtures import random_model, tokenizer
+
+import bertsmith
+from bertsmith.data.collate import collate
+from bertsmith.encoders import seq2seq
+from bertsmith.errors import BertsmithError
+from bertsmith.inference.engine import Engine
+from bertsmith.inference.predictor import Predictor
+from bertsmith.model_io.model import Model
+from bertsmith.objectives import tag, translation
+from bertsmith.tokenizers.special_tokens import frame_texts
+from bertsmith.types import Frame
+
+torch.set_num_threads(1)
+TEXTS = ["the smith", "the", "쇠가", "an anvil burns"]
+POSITIONS = 96
+
+
+def random_translator(**settings: Any) -> Predictor:
+    """A model whose logits differ so much that the most likely token is never a tie, and that ends its texts."""
+    words = byte_tokenizer()
+    shape: dict[str, Any] = {"layers": 2, "width": 32, "heads": 2, "max_positions": POSITIONS, **settings}
+    model = Model.build(seq2seq.Config(vocab_size=words.vocab_size + 3, **shape), [translation.Config()])
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for value in model.parameters():
+            if value.dim() > 1:
+                value.normal_(0, 0.3, generator=draw)
+        model.encoder.token_embeddings[words.end_id] *= 2.0
+    return Predictor(model, words)
+
+
+@pytest.fixture(scope="module")
+def translator() -> Predictor:
+    return random_translator()
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal up to rounding in the scores."""
+    keys = one.keys() - {"score", "logprob"}
+    close = all(one[name] == pytest.approx(other[name], abs=1e-4) for name in ("score", "logprob"))
+    return close and other.keys() - {"score", "logprob"} == keys and all(one[key] == other[key] for key in keys)
+
+
+@torch.inference_mode()
+def greedy_ids(predictor: Predictor, text: str, *, limit: int) -> tuple[list[int], float]:
+    """The most likely tokens, with the whole target in every forward pass, and their log probability."""
+    words, model = predictor.tokenizer, predictor.model
+    ids = words.encode(text)
+    source = frame_texts(Frame(("a", words.end_id), ()), ids, None, max_length=POSITIONS)
+    tokens, total = [words.start_id], 0.0
+    banned = [*(words.special_ids - {words.end_id}), *range(words.vocab_size, words.vocab_size + 3)]
+    while len(tokens) <= limit:
+        row = words.encode("")
+        target = frame_texts(Frame(tuple(tokens), ()), row, None, max_length=POSITIONS)
+        batch = collate([source], length=len(source)).replace(target=collate([target], length=len(tokens)))
+        log_probs = model.predict(batch, "translation")[-1].log_softmax(-1)
+        log_probs[banned] = -torch.inf
+        token = int(log_probs.argmax())
+        total += float(log_probs[token])
+        if token == words.end_id:
+            return tokens[1:], total
+        tokens.append(token)
+    return tokens[1:], total
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_greedy_search_with_a_cache_equals_whole_forward_passes(pre_norm: bool) -> None:
+    predictor = random_translator(pre_norm=pre_norm)
+    words = predictor.tokenizer
+    for text in TEXTS[:3]:
+        found = predictor.translate(text, beam_size=1, max_extra_tokens=6)
+        ids, logprob = greedy_ids(predictor, text, limit=len(words.encode(text)) + 6)
+        assert found["text"] == words.decode(ids).strip()
+        assert found["logprob"] == pytest.approx(logprob, abs=1e-3)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_batch_equals_single_texts(translator: Predictor, beam_size: int) -> None:
+    options: Any = {"beam_size": beam_size, "max_extra_tokens": 8}
+    together = translator.translate([*TEXTS, *TEXTS[::-1]], **options)
+    for text, found in zip([*TEXTS, *TEXTS[::-1]], together, strict=True):
+        assert same(found, translator.translate(text, **options))
+    assert {one["finish_reason"] for one in together} <= {"end", "length"}
+
+
+def test_several_results_are_sorted_and_begin_with_the_best(translator: Predictor) -> None:
+    best = translator.translate(TEXTS, max_extra_tokens=8)
+    lists = translator.translate(TEXTS, n_best=3, max_extra_tokens=8)
+    for one, some in zip(best, lists, strict=True):
+        assert len(some) == 3
+        scores = [each["score"] for each in some if each["finish_reason"] == "end"]
+        assert scores == sorted(scores, reverse=True)
+        assert same(one, some[0]) or one["finish_reason"] == "end"
+    assert len(lists.to_pandas()) == 3 * len(TEXTS)
+
+
+def test_empty_and_long_texts(translator: Predictor) -> None:
+    assert translator.translate("") == {"text": "", "score": 0.0, "logprob": 0.0, "finish_reason": "end"}
+    assert translator.translate([" ", "the"], max_extra_tokens=3)[0]["text"] == ""
+    assert translator.translate([]) == []
+    found = translator.translate("iron " * 60, max_extra_tokens=3)
+    assert found["truncated"]
+    shortest = translator.translate("the", max_extra_tokens=0, beam_size=1)
+    ids, _ = greedy_ids(translator, "the", limit=len(translator.tokenizer.encode("the")))
+    assert shortest["text"] == translator.tokenizer.decode(ids).strip()
+
+
+def test_saved_models_translate_alike(translator: Predictor, tmp_path: Path) -> None:
+    translator.save(tmp_path / "model")
+    loaded = bertsmith.load(tmp_path / "model", device="cpu")
+    assert translator.translate(TEXTS, max_extra_tokens=8) == loaded.translate(TEXTS, max_extra_tokens=8)
+    assert loaded.model.encoder.config == translator.model.encoder.config
+    assert 'pipeline_tag: "translation"' in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_an_engine_gives_the_same_results(translator: Predictor) -> None:
+    with Engine(translator.backend) as engine:
+        shared = translator.with_backend(engine)
+        for one, other in zip(
+            shared.translate(TEXTS, max_extra_tokens=8), translator.translate(TEXTS, max_extra_tokens=8), strict=True
+        ):
+            assert same(one, other)
+
+
+def test_other_models_do_not_translate() -> None:
+    predictor = Predictor(random_model(tag.Config(labels=("O", "B-X"))), tokenizer())
+    with pytest.raises(
+        BertsmithError, match=r"^this model does not translate \(heads: tag\): use one that was trained"
+    ):
+        predictor.translate("the smith")
