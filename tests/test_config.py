@@ -154,3 +154,8 @@ def test_a_literal_that_is_a_number_in_toml() -> None:
     assert config.override(Rules(), ["version=2.0"]).version == "2.0"
     with pytest.raises(ConfigError, match=r"version=2\.5 must be one of 1\.1, 2\.0"):
         config.override(Rules(), ["version=2.5"])
+
+
+def test_a_name_is_never_suggested_for_itself() -> None:
+    assert config.did_you_mean("gold", ["gold", "iron"]) == ""
+    assert config.did_you_mean("gold", ["gold", "golds"]) == "; did you mean golds?"
