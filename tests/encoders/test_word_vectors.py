@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import call
 from model_fixtures import randomize_weights
 
 import bertsmith
@@ -49,6 +50,13 @@ def test_unknown_words_differ_by_their_spelling(tmp_path: Path, settings: dict[s
     assert len({tuple(row.tolist()) for row in found}) == len(words)
     assert torch.equal(vectors(model, "ANVIL")[0], found[0]), "the vocabulary is lower-cased"
     assert torch.equal(vectors(model, "iron")[0], vectors(saved(tmp_path / "2", **settings), "iron")[0])
+
+
+def test_an_encoder_that_reads_characters_has_no_onnx_graph(tmp_path: Path) -> None:
+    saved(tmp_path, unknown="hashed")
+    refused = call("export", tmp_path / "m", "--to", "onnx", "-o", tmp_path / "graph")
+    assert refused.returncode != 0
+    assert "encoders that read characters cannot be exported to ONNX" in refused.stderr
 
 
 def test_a_word_is_the_mean_of_its_row_and_its_ngrams(tmp_path: Path) -> None:

@@ -79,8 +79,9 @@ def export_onnx(
         raise BertsmithError(f"--pooling exports vectors and --head {head} exports logits: leave out one of them")
     chosen: dict[str, Any] = {"ignore_heads": True} if pooling is not None or head == VECTORS else {"head": head}
     model, words, _ = open_model(folder, tokenizer=tokenizer, **chosen)
-    if model.encoder.stateful:
-        raise BertsmithError("recurrent encoders cannot be exported to ONNX: export a Transformer such as bert/base")
+    if model.encoder.stateful or "characters" in model.encoder.reads:
+        kind = "recurrent encoders" if model.encoder.stateful else "encoders that read characters"
+        raise BertsmithError(f"{kind} cannot be exported to ONNX: export a Transformer such as bert/base")
     module = OnnxModule(model, pooling=pooling, normalize=normalize).eval()
     contents = folder_contents(model, words, final.name, {})
     files = convert(module, opset=opset, max_inline_bytes=max_inline_bytes)
