@@ -61,6 +61,9 @@ def test_what_a_recurrent_language_model_can_do(road: Path, tmp_path: Path) -> N
             "max_length=16",
         ): "has the encoder awd_lstm",
     }
+    tuned = ("finetune", road / "run", *metals(road), "-o", tmp_path / "tuned", "--device", "cpu")
+    refused[*tuned, "encoder.layers=4"] = "encoder.layers cannot be changed in fine-tuning, only bptt, dropout_scale,"
+    refused[*tuned, "dropout=0.1"] = "awd_lstm has no single dropout; its settings are encoder.bptt"
     for words, message in refused.items():
         output = call(*words)
         assert output.returncode != 0
