@@ -25,6 +25,7 @@ KINDS = config.kinds(encoders.FOLDER)
 SMALL = {
     "layers": 3,
     "width": 32,
+    "hidden": 40,
     "heads": 4,
     "vocab_size": SIZE,
     "max_positions": 40,

@@ -194,7 +194,7 @@ def test_disk_failures_leave_nothing_behind(
         (["--pooling", "mean", "--head", "classify"], "leave out one of them"),
         (["--head", "span"], "span"),
         (["--head", "heat"], "heat"),
-        (["--to", "tflite"], "onnx or sentence-transformers"),
+        (["--to", "tflite"], "choose one of onnx, sentence-transformers, word2vec"),
     ],
 )
 def test_invalid_options_are_one_line_errors(flags: list[str], words: str, judge: Path, tmp_path: Path) -> None:

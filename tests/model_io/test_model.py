@@ -30,8 +30,8 @@ def test_the_encoder_runs_once_and_computes_only_selected_tokens(monkeypatch: py
     model, seen = pretraining_model(), []
     forward = model.encoder.forward
 
-    def watch(batch: Batch, **how: Any) -> Encoding:
-        seen.append(forward(batch, **how))
+    def watch(batch: Batch, state: Any = None, **how: Any) -> Encoding:
+        seen.append(forward(batch, state, **how))
         return seen[-1]
 
     monkeypatch.setattr(model.encoder, "forward", watch)

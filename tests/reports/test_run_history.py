@@ -143,9 +143,9 @@ def test_damaged_lines_are_skipped_and_reported(tmp_path: Path, where: int, line
 
 def test_only_some_damaged_lines_are_listed(tmp_path: Path) -> None:
     folder = RunBuilder(tmp_path / "run").folder
-    (folder / "events.jsonl").write_bytes(b"rubbish\n" * 9)
+    (folder / "events.jsonl").write_bytes(b'{"kind": "facts"}\n' + b"rubbish\n" * 9)
     assert read_run(folder).notes[2:] == (
-        "events.jsonl:3 is not an event and was skipped: it is not JSON",
+        "events.jsonl:4 is not an event and was skipped: it is not JSON",
         "6 more lines of events.jsonl were skipped",
     )
 

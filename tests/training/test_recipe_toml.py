@@ -137,7 +137,7 @@ def test_comments_have_types_and_defaults() -> None:
     assert "(whole number; absent by default)" in above
     assert "(list of 2, each a number; default [0.9, 0.999])" in written["betas"]
     assert "(whole number; required)" in written["steps"]
-    kinds = [line for line in lines if "one of adamw, bert_adam" in line]
+    kinds = [line for line in lines if "one of adagrad, adamw, bert_adam" in line]
     assert len(kinds) == 1
     assert any("(one of linear, bert, product, cosine" in line for line in lines)
     assert "# BERT-base by default." in lines

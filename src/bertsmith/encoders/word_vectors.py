@@ -38,8 +38,8 @@ class Config:
     unknown: UnknownWords = "vector"
     unknown_id: int = 1  # the token of such words
     ngram_buckets: int = 0  # rows of the table of character n-grams; fastText: 2,000,000; 0: no n-grams
-    min_ngram: int = 3  # characters
-    max_ngram: int = 6
+    min_ngram: int = 3  # characters of the shortest n-grams
+    max_ngram: int = 6  # characters of the longest n-grams
 
     max_positions: ClassVar[int] = 1 << 16  # vectors do not depend on positions; rows of shards are no longer
     segment_types: ClassVar[int] = 0

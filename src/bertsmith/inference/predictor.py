@@ -165,7 +165,9 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, SequencePip
     def to(self, device: str) -> Self:
         """Moves the model to `cpu`, `cuda`, `mps` or `auto`, and returns this predictor, as torch modules do."""
         if not isinstance(self.backend, LocalBackend):
-            raise BertsmithError("only a predictor that runs the model itself can be moved: call to() earlier")
+            raise BertsmithError(
+                "only a predictor that runs the model itself can be moved: call to() before with_backend"
+            )
         self.device = choose_device(device)
         self.model.to(self.device)
         padding, autocast = self.tokenizer.padding_id, self.backend.autocast
