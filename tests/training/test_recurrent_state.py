@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -99,6 +103,27 @@ def test_a_stopped_and_resumed_run_is_bit_identical(shards: Path, tmp_path: Path
     states = [sorted((tmp_path / run).rglob("recurrent_state.safetensors"))[-1] for run in ("run", "straight")]
     assert states[0].read_bytes() == states[1].read_bytes()
     assert result["tokens"] > Shards.open(shards).tokens, "more than an epoch"
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_bit_identically(shards: Path, tmp_path: Path) -> None:
+    """SIGKILL at several moments, in processes of their own."""
+    (tmp_path / "recipe.json").write_bytes(recipe("packing.mean_length=12", "steps=60", "save_every=7").to_json())
+    command = [sys.executable, "-m", "bertsmith", "pretrain", str(tmp_path / "recipe.json"), "--data", str(shards)]
+    command += ["--device", "cpu", "-q", "-o"]
+    subprocess.run([*command, str(tmp_path / "straight")], check=True)
+    events = tmp_path / "run" / "events.jsonl"
+    for after in (4, 19, 38):
+        process = subprocess.Popen([*command, str(tmp_path / "run")])
+        while process.poll() is None:
+            if events.exists() and events.read_text().count('"kind": "step"') >= after:
+                process.kill()
+            time.sleep(0.01)
+        assert process.returncode == -signal.SIGKILL
+    subprocess.run([*command, str(tmp_path / "run")], check=True)
+    assert losses(tmp_path / "run") == losses(tmp_path / "straight")
+    states = [sorted((tmp_path / run).rglob("recurrent_state.safetensors"))[-1] for run in ("run", "straight")]
+    assert states[0].read_bytes() == states[1].read_bytes()
 
 
 def test_encoder_and_packing_must_fit(shards: Path, tmp_path: Path) -> None:
