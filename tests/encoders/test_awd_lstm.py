@@ -190,7 +190,7 @@ def test_gradients_flow_back_through_one_window() -> None:
     reached = model.encoder.embeddings.weight.grad.abs().sum(1) > 0
     assert reached.nonzero().flatten().tolist() == [7, 8]
     full = active().encoder(rows(ids)).last_hidden
-    assert torch.allclose(full, model.encoder(rows(ids)).last_hidden, atol=1e-6), "the state goes on"
+    assert torch.allclose(full, model.encoder(rows(ids)).last_hidden, atol=1e-6), "the state is carried over"
 
 
 def test_mistakes() -> None:
