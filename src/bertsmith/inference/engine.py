@@ -132,7 +132,7 @@ class Engine:
         return request
 
     def _give_up(self, request: QueuedRequest, error: BaseException) -> None:
-        """Ends a request whose caller waits no longer."""
+        """Ends a request whose caller has stopped waiting."""
         with self._changed:
             given_up = request.fail(error)
             self._drop_failed()

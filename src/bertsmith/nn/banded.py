@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK = 32  # larger blocks make better use of matrix products, and compute more products that nobody reads
+BLOCK = 32  # larger blocks make better use of matrix products, and compute more products that are never read
 
 
 class _BandedProducts(torch.autograd.Function):

@@ -47,12 +47,12 @@ MEASURED_SHARE = 16  # one in so many examples of a forward is measured
 def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokenizer, list[str]]:
     """The encoder of the model folder with a new head for each task, and notes for the user."""
     causal, heads = is_causal(settings.model), dict[str, Any]()
-    usual = text_head_settings(settings.model)
+    text_head = text_head_settings(settings.model)
     for name, part in task.heads.items():
         kind, own = config.find_kind(OBJECTIVES, part.objective).Config, settings.head_settings(name)
         orders = {"both_orders": True} if causal and part.symmetric and hasattr(kind, "both_orders") else {}
-        paper = usual if hasattr(kind, "hidden") else {}
-        given = {**paper, **part.head_config(), **orders, **own, **label_weights(settings, part, own)}
+        usual = text_head if hasattr(kind, "hidden") else {}
+        given = {**usual, **part.head_config(), **orders, **own, **label_weights(settings, part, own)}
         heads[name] = config.from_dict(kind, given, "head")
         part.use_head_config(heads[name])
     options: dict[str, Any] = {"tokenizer": settings.tokenizer, "dropout": settings.dropout, "seed": settings.seed}

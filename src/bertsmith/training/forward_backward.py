@@ -37,7 +37,7 @@ class Trainable(Protocol):
     def compiles(self) -> bool:
         """Whether torch.compile and CUDA graphs suit it."""
 
-    def __call__(self, batch: Batch, state: State = None) -> Loss:
+    def __call__(self, batch: Batch, state: State | None = None) -> Loss:
         """The loss of a corrupted batch; `state`: `Loss.state` of the batch before, for stateful encoders."""
 
     def layer_groups(self) -> list[nn.Module]:
@@ -135,7 +135,7 @@ class ForwardBackward:
         micro: int,
         last: bool,
         seed: bool = True,
-        state: State = None,
+        state: State | None = None,
     ) -> Loss:
         """Adds the gradients of this micro-batch's share of the mean over `counts`; returns its loss, detached.
 
@@ -152,7 +152,7 @@ class ForwardBackward:
         return replace(loss, sums=sums)
 
     @torch.no_grad()
-    def evaluate(self, batch: Batch, state: State = None) -> Loss:
+    def evaluate(self, batch: Batch, state: State | None = None) -> Loss:
         """The loss of a batch in eager mode; dropout as the module's mode says."""
         corrupted, _, _ = self._corrupt_and_count(batch.to(self.world.device, non_blocking=True))
         with self._autocast():

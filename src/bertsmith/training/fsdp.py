@@ -45,10 +45,10 @@ class FSDP(DataParallel):
         fully_shard(self.root, mesh=mesh)  # moves to the device what it shards, layer by layer
         self.parameters = dict(model.named_parameters())
 
-    def __call__(self, batch: Batch, state: State = None) -> Loss:
+    def __call__(self, batch: Batch, state: State | None = None) -> Loss:
         return Loss(*self.root(batch))
 
-    def evaluate(self, batch: Batch, state: State = None) -> Loss:
+    def evaluate(self, batch: Batch, state: State | None = None) -> Loss:
         loss = self(batch)
         cast(FSDPModule, self.root).reshard()  # as a backward pass would do
         return loss

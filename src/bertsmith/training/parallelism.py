@@ -19,7 +19,7 @@ from bertsmith.training.distributed import World
 from bertsmith.training.optimizers import Weight, weights_of
 from bertsmith.types import Batch, Loss
 
-State = tuple[Tensor, ...] | None  # of a stateful encoder
+State = tuple[Tensor, ...]  # of a stateful encoder, see `recurrent_state`
 
 
 class DataParallel:
@@ -35,12 +35,12 @@ class DataParallel:
         self._forward: Any
         self.rewrap()
 
-    def __call__(self, batch: Batch, state: State = None) -> Loss:
+    def __call__(self, batch: Batch, state: State | None = None) -> Loss:
         """The loss of a corrupted batch, for training; `state` of a stateful encoder."""
         loss: Loss = self._forward(batch) if state is None else self._forward(batch, state)
         return loss
 
-    def evaluate(self, batch: Batch, state: State = None) -> Loss:
+    def evaluate(self, batch: Batch, state: State | None = None) -> Loss:
         """The loss of a corrupted batch, without a backward pass."""
         loss: Loss = self.model(batch) if state is None else self.model(batch, state)
         return loss

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.training.distributed import World
-
-State = tuple[Tensor, ...]
+from bertsmith.training.parallelism import State
 
 
 class RecurrentState:
