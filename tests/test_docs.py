@@ -132,14 +132,31 @@ def test_command_pages_are_written_only_when_they_change(tmp_path: Path) -> None
     assert set(before) == set(built.pages())
 
 
-def test_every_page_is_in_the_index() -> None:
-    listed = (DOCS / "index.md").read_text(encoding="utf-8").splitlines()
+def test_every_page_is_in_a_table_of_contents() -> None:
+    listed = [
+        str((page.parent / line).relative_to(DOCS))
+        for page in DOCS.rglob("*.md")
+        for tree in re.findall(r"^```{toctree}\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for line in tree.splitlines()
+        if line and not line.startswith(":")
+    ]
     for page in DOCS.rglob("*.md"):
         name = str(page.relative_to(DOCS).with_suffix(""))
         result = any(fnmatch(name, line) for line in listed)
-        assert result or name == "index" or name.startswith(("commands/", "_build/")), (
-            f"{name} is in no toctree of index.md"
-        )
+        assert result or name == "index" or name.startswith(("commands/", "_build/")), f"{name} is in no toctree"
+
+
+def test_chapters_of_the_book_have_one_outline_and_a_figure() -> None:
+    outline = ["The problem", "The idea", "What changed against its predecessor", "Try it", "Measured"]
+    outline += ["Common misreadings", "In bertsmith"]
+    korean = ["문제", "아이디어", "이전 모델과 달라진 점", "실행해 보기", "측정 결과", "흔한 오해"]
+    for folder, headings in (("papers", outline), ("ko", korean)):
+        for page in sorted((DOCS / folder).glob("*.md")):
+            text = page.read_text(encoding="utf-8")
+            if f"## {headings[0]}\n" in text:  # a chapter that begins with the outline has all of it
+                assert re.findall(r"^## (.*)$", text, flags=re.M) == headings, page
+            for picture in re.findall(r"^!\[.+\]\((.+)\)$", text, flags=re.M) or ["no figure"]:
+                assert (page.parent / picture).is_file(), f"{page}: {picture}"
 
 
 def test_stages_of_the_pipeline_link_to_pages() -> None:
