@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import fields
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 
 import bertsmith
-from bertsmith.training.recipe import FinetuneConfig, Recipe
+from bertsmith import recipes
+from bertsmith.training.recipe import FinetuneConfig, Recipe, with_overrides
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TUTORIALS = [DOCS / "tutorials" / f"{name}.md" for name in ("own_domain", "own_labels", "embeddings", "serving")]
@@ -130,6 +132,28 @@ def test_command_pages_are_written_only_when_they_change(tmp_path: Path) -> None
     built.write(tmp_path)
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
     assert set(before) == set(built.pages())
+
+
+def console_commands(page: Path) -> list[list[str]]:
+    """The words of each `bertsmith` command in the console blocks of a page, without the program's name."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```console\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [shlex.split(line)[2:] for line in lines if line.startswith("$ bertsmith ")]
+
+
+@pytest.mark.parametrize("folder", ["papers", "ko"])
+def test_commands_of_the_book_parse_and_their_recipes_have_the_settings(folder: str) -> None:
+    commands = command_pages().commands()
+    found = 0
+    for page in sorted((DOCS / folder).glob("*.md")):
+        for words in console_commands(page):
+            name = words[0] if words[0] in commands else " ".join(words[:2])
+            context = commands[name].make_context(name, words[len(name.split()) :])
+            if name == "pretrain":
+                with_overrides(recipes.find(context.params["recipe"]), context.params["overrides"] or [])
+            found += 1
+    assert found > 25
 
 
 def test_every_page_is_in_a_table_of_contents() -> None:
