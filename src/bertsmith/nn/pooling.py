@@ -56,6 +56,14 @@ class TextTokens:
         index_NM = torch.where(in_row_NM, index_NM, first_N1)
         return cls(index_NM, in_row_NM & (document_T[index_NM] == document_T[first_N1]))
 
+    @classmethod
+    def compact(cls, batch: Batch) -> Self:
+        """Without empty slots, and as wide as the longest text; waits for the device to know the sizes."""
+        every, used_N = cls.of(batch), batch.cls_positions >= 0
+        indices, mask = every.indices[used_N], every.mask[used_N]
+        longest = int(mask.sum(1).max())
+        return cls(indices[:, :longest], mask[:, :longest])
+
     def lengths(self) -> Tensor:
         """The number of tokens of each text [N]."""
         return self.mask.sum(1)

@@ -27,6 +27,7 @@ from bertsmith.training.distributed import World
 from bertsmith.training.prefetch import Prefetcher
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.start import load_weights
+from bertsmith.training.vectors import load_vectors
 from bertsmith.types import Batch
 
 VOCAB_MULTIPLE = 64  # rows of the token table, so that GPUs get matrices of suitable sizes
@@ -213,7 +214,9 @@ def meta_model(recipe: Recipe) -> Model:
 
 
 def load_start(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
-    """Loads the weights that the recipe starts from into its model, if any; returns notes for the user."""
+    """Loads the weights or word vectors that the recipe starts from into its model; returns notes for the user."""
+    if recipe.vectors:
+        return load_vectors(model, recipe.vectors, tokenizer)
     if recipe.start:
         return load_weights(model, recipe.start, tokenizer, match_tokens=recipe.match_tokens)
     note = f"{recipe.name} is a second stage, but starts with new weights: --start it from a run of {recipe.after}"

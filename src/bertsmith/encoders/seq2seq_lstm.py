@@ -1,0 +1,213 @@
+"""A recurrent encoder–decoder with attention, whose encoder gives CoVe's context vectors (McCann et al. 2017, §3).
+
+N texts, M tokens of the longest, S of the longest source, T flat tokens, E width of the word vectors, W of the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from bertsmith.encoders.encoder import EncoderDecoder, select_tokens
+from bertsmith.errors import ConfigError
+from bertsmith.nn.layer_config import LayerConfig
+from bertsmith.nn.pooling import TextTokens
+from bertsmith.nn.recurrent_decoder import DecoderLSTMState, InputFeedDecoder, SourceMemory
+from bertsmith.nn.word_table import WordTable
+from bertsmith.types import Batch, Encoding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The model of the paper by default."""
+
+    layers: int = 2  # LSTM layers of the encoder, and of the decoder
+    width: int = 600  # of the layers; each direction of the encoder has half of it
+    embedding_width: int = 300  # of the word vectors of source and target
+    vocab_size: int = 30_000  # rows of each token table; pre-training takes its tokenizer's, rounded up
+    fixed_embeddings: bool = False  # the word vectors of the source are not trained: a recipe loads them with `vectors`
+    max_positions: int = 1024  # maximum length of a text in tokens
+    dropout: float = 0.2  # on the input and the output of every layer
+    initializer_range: float = 0.1  # of new weights, which are uniform within it
+
+    segment_types: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "embedding_width", "vocab_size", "max_positions"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.width % 2:
+            raise ConfigError(f"width={self.width} must be even: each direction of the encoder has half of it")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout={self.dropout} must be at least 0 and less than 1")
+        if self.initializer_range < 0:
+            raise ConfigError(f"initializer_range={self.initializer_range} must be at least 0")
+
+    @property
+    def head_layer_config(self) -> LayerConfig:
+        """The softmax is a linear layer."""
+        deviation = self.initializer_range / 3**0.5  # of a uniform distribution
+        return LayerConfig(lm_head_transform=False, initializer_range=deviation, truncated_init=False)
+
+    def build(self) -> Seq2SeqLSTM:
+        return Seq2SeqLSTM(self)
+
+
+@dataclass
+class Seq2SeqLSTMState:
+    """The source texts, and the hypotheses so far; see `DecoderState`."""
+
+    memory: SourceMemory
+    decoder: DecoderLSTMState  # replaced by each step
+
+    def select(self, hypotheses: Tensor, texts: Tensor | None = None) -> Seq2SeqLSTMState:
+        """See `DecoderState.select`."""
+        memory = self.memory if texts is None else self.memory.select(texts)
+        return Seq2SeqLSTMState(memory, self.decoder.select(hypotheses))
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """The encoder's output."""
+
+    layers: list[Tensor]  # [N, S, E], then [N, S, W] of each layer
+    hidden: tuple[Tensor, ...]  # [N, W] of each layer: the last state of the two directions, concatenated
+    cell: tuple[Tensor, ...]  # likewise
+
+
+class Seq2SeqLSTM(EncoderDecoder):
+    """Word vectors, bidirectional LSTM layers, and a decoder that starts from their last states."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.width, self.layers, self.max_positions = config.width, config.layers, config.max_positions
+        self.segment_types, self.has_pooler, self.compiles = config.segment_types, False, False
+        self.layer_config = config.head_layer_config
+        self.embeddings = WordTable(config.vocab_size, config.embedding_width, fixed=config.fixed_embeddings)
+        widths = self.layer_widths[:-1]
+        how: dict[str, Any] = {"batch_first": True, "bidirectional": True}
+        self.lstms = nn.ModuleList(nn.LSTM(width, config.width // 2, **how) for width in widths)
+        self.target = nn.Embedding(config.vocab_size, config.embedding_width)
+        sizes = {"width": config.embedding_width, "hidden": config.width, "layers": config.layers}
+        self.decoder = InputFeedDecoder(**sizes, dropout=config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """All uniform within the same range (OpenNMT: train.py, param_init)."""
+        limit = self.config.initializer_range
+        for weight in (self.embeddings.weight, *self.parameters()):
+            nn.init.uniform_(weight, -limit, limit)
+
+    def embed(self, batch: Batch) -> Tensor:
+        embedded_TE: Tensor = self.embeddings(batch.input_ids.flatten())
+        return embedded_TE
+
+    def forward(
+        self,
+        batch: Batch,
+        state: Any = None,
+        *,
+        indices: Mapping[str, Tensor] | None = None,
+        pool: bool = True,
+        return_layers: bool = False,
+        return_attentions: bool = False,
+    ) -> Encoding:
+        """See `Encoder.forward`. `Encoding.attentions` of a target are the probabilities [B, 1, L, S] of the decoder."""
+        self.check(batch)
+        texts = TextTokens.compact(batch)
+        encoded, size = self._encode(batch, texts), batch.input_ids.numel()
+        selection = select_tokens(batch, None if return_layers else indices or None, pool=False)
+        layers = [texts.flatten(layer, size) for layer in (encoded.layers if return_layers else encoded.layers[-1:])]
+        top_TW, target = layers[-1], None
+        if batch.target is not None:
+            self.check(batch.target)
+            target = self._decode(batch, batch.target, texts, encoded, return_attentions)
+        return Encoding(
+            last_hidden=top_TW if selection.indices is None else top_TW.index_select(0, selection.indices),
+            selections=selection.by_objective,
+            layers=tuple(layers) if return_layers else (),
+            target=target,
+        )
+
+    def _encode(self, batch: Batch, texts: TextTokens) -> _Encoded:
+        x_NSE: Tensor = self.embeddings(batch.input_ids.flatten()[texts.indices])
+        how: dict[str, Any] = {"batch_first": True, "enforce_sorted": False}
+        packed = pack_padded_sequence(self.dropout(x_NSE), texts.lengths().cpu(), **how)
+        layers, hidden, cell = [x_NSE], list[Tensor](), list[Tensor]()
+        for lstm in self.lstms:
+            packed, (hidden_2NW, cell_2NW) = lstm(packed)
+            packed = _with_data(packed, self.dropout(packed.data))
+            layers.append(pad_packed_sequence(packed, batch_first=True)[0])
+            hidden.append(torch.cat(tuple(hidden_2NW), -1))
+            cell.append(torch.cat(tuple(cell_2NW), -1))
+        return _Encoded(layers, tuple(hidden), tuple(cell))
+
+    def _decode(
+        self, batch: Batch, target: Batch, sources: TextTokens, encoded: _Encoded, return_attentions: bool
+    ) -> Encoding:
+        """The adjusted states at all tokens of the target."""
+        texts = TextTokens.compact(target)
+        memory = self.decoder.attention.read(encoded.layers[-1], sources.mask)
+        x_NME = self.target(target.input_ids.flatten()[texts.indices])
+        state = DecoderLSTMState.initial(encoded.hidden, encoded.cell)
+        out_NMW, found_NMS = self.decoder(x_NME, state, memory, return_probabilities=return_attentions)
+        attentions = () if found_NMS is None else (_by_row(found_NMS, texts, target, sources, batch),)
+        last_hidden = texts.flatten(out_NMW, target.input_ids.numel())
+        return Encoding(last_hidden, dict(target.indices), attentions=attentions)
+
+    def start(self, batch: Batch, *, hypotheses: int, length: int, dtype: torch.dtype) -> Seq2SeqLSTMState:
+        """See `EncoderDecoder.start`."""
+        self.check(batch)
+        texts = TextTokens.compact(batch)
+        encoded = self._encode(batch, texts)
+        memory = self.decoder.attention.read(encoded.layers[-1].to(dtype), texts.mask)
+        repeat = torch.arange(len(batch.input_ids), device=batch.input_ids.device).repeat_interleave(hypotheses)
+        return Seq2SeqLSTMState(memory, DecoderLSTMState.initial(encoded.hidden, encoded.cell).select(repeat))
+
+    def step(self, ids_M: Tensor, state: Seq2SeqLSTMState) -> Tensor:
+        """See `EncoderDecoder.step`."""
+        state.decoder, _ = self.decoder.step(self.decoder.dropout(self.target(ids_M)), state.decoder, state.memory)
+        return state.decoder.feed
+
+    def layer_groups(self) -> list[nn.Module]:
+        """Word vectors of the source, layers of the encoder, the decoder with its embeddings."""
+        return [self.embeddings, *self.lstms, nn.ModuleList([self.target, self.decoder])]
+
+    @property
+    def layer_widths(self) -> tuple[int, ...]:
+        """The word vectors have a width of their own."""
+        return self.config.embedding_width, *[self.config.width] * self.layers
+
+    @property
+    def token_embeddings(self) -> Tensor:
+        """The word vectors [V, E] of the source."""
+        return self.embeddings.weight
+
+    @property
+    def target_embeddings(self) -> Tensor:
+        """The word vectors [V, E] of the target."""
+        return cast(Tensor, self.target.weight)
+
+
+def _with_data(packed: PackedSequence, data: Tensor) -> PackedSequence:
+    return PackedSequence(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+
+
+def _by_row(found_NMS: Tensor, texts: TextTokens, target: Batch, sources: TextTokens, source: Batch) -> Tensor:
+    """Probabilities of texts [N, M, S] as those of the rows of a batch [B, 1, L, S]; zeros outside texts."""
+    rows, length = target.input_ids.shape
+    width = source.input_ids.shape[1]
+    valid_NMS = texts.mask[:, :, None] & sources.mask[:, None]
+    token_NMS = texts.indices[:, :, None].expand_as(valid_NMS)
+    column_NMS = (sources.indices % width)[:, None].expand_as(valid_NMS)
+    found_TS = found_NMS.new_zeros(rows * length, width)
+    found_TS[token_NMS[valid_NMS], column_NMS[valid_NMS]] = found_NMS[valid_NMS]
+    return found_TS.view(rows, 1, length, width)
