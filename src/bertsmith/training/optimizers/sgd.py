@@ -16,8 +16,8 @@ from bertsmith.training.optimizers import LearningRates, Optimizer, Weight, load
 class Config:
     """Without momentum by default."""
 
-    momentum: float = 0.0  # of the gradients, as in torch; with Nesterov's in place of the plain one: nesterov=true
-    nesterov: bool = False
+    momentum: float = 0.0  # of the gradients, as in torch
+    nesterov: bool = False  # Nesterov's momentum in place of the plain one
     weight_decay: float = 0.0  # decoupled; multiplied by the learning rate. Above 0, every row of a table is updated
 
     def __post_init__(self) -> None:
