@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from model_fixtures import SIZE, random_rows, randomize_weights, relative_difference
-from numpy.typing import NDArray
+from lstm_oracle import Array, lstm, lstm_cell, softmax, weights_of
+from model_fixtures import SIZE, make_row, random_rows, randomize_weights, relative_difference
 from torch import Tensor, nn
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import seq2seq_lstm
 from bertsmith.encoders.seq2seq_lstm import Seq2SeqLSTM
 from bertsmith.errors import ConfigError
-from bertsmith.types import Batch
+from bertsmith.types import Batch, Row
 
 SMALL: dict[str, Any] = {"width": 24, "embedding_width": 10, "vocab_size": SIZE, "dropout": 0.0}
 SOURCES, TARGETS = [12, 9, 23, 7, 40], [10, 11, 20, 8, 31]
-Array = NDArray[np.float64]
 
 
 def build(**changes: Any) -> Seq2SeqLSTM:
@@ -27,9 +27,19 @@ def build(**changes: Any) -> Seq2SeqLSTM:
     return encoder
 
 
+def source_rows() -> list[Row]:
+    """As in a translation, without a special token before the first word."""
+    return [without_start(row) for row in random_rows([length + 1 for length in SOURCES], pairs=False)]
+
+
+def without_start(row: Row) -> Row:
+    names = ("ids", "segment_ids", "sequence_ids", "offsets", "words")
+    return replace(row, **{name: getattr(row, name)[1:] for name in names})
+
+
 def pairs(numbers: list[int], *, source_length: int = 40, target_length: int = 31) -> Batch:
     """Some of the same five pairs, one per row."""
-    sources, targets = random_rows(SOURCES, pairs=False), random_rows(TARGETS, seed=1, pairs=False)
+    sources, targets = source_rows(), random_rows(TARGETS, seed=1, pairs=False)
     source = collate([sources[number] for number in numbers], length=source_length)
     return source.replace(target=collate([targets[number] for number in numbers], length=target_length))
 
@@ -44,41 +54,17 @@ def hidden_of_targets(encoder: Seq2SeqLSTM, batch: Batch) -> list[Tensor]:
     ]
 
 
-def sigmoid(x: Array) -> Array:
-    result: Array = 1 / (1 + np.exp(-x))
-    return result
-
-
-def lstm_cell(x: Array, hidden: Array, cell: Array, weights: dict[str, Array], suffix: str = "") -> tuple[Array, Array]:
-    """Hochreiter and Schmidhuber 1997, with torch's order of the gates: input, forget, cell, output."""
-    gates = x @ weights[f"weight_ih{suffix}"].T + weights[f"bias_ih{suffix}"]
-    gates = gates + hidden @ weights[f"weight_hh{suffix}"].T + weights[f"bias_hh{suffix}"]
-    enter, forget, new, leave = np.split(gates, 4)
-    cell = sigmoid(forget) * cell + sigmoid(enter) * np.tanh(new)
-    return sigmoid(leave) * np.tanh(cell), cell
-
-
-def weights_of(module: nn.Module) -> dict[str, Array]:
-    return {name: value.detach().numpy() for name, value in module.state_dict().items()}
-
-
 def encode(encoder: Seq2SeqLSTM, ids: list[int]) -> tuple[list[Array], list[tuple[Array, Array]]]:
     """The embeddings and layers [S, width] of one text, and the last hidden and cell state of each layer."""
     x = encoder.embeddings.weight.detach().numpy()[ids]
     layers, last = [x], []
-    for lstm in encoder.lstms:
-        weights, half = weights_of(lstm), encoder.width // 2
-        outputs, ends = [], []
-        for suffix, order in (("_l0", range(len(x))), ("_l0_reverse", range(len(x) - 1, -1, -1))):
-            hidden, cell, found = np.zeros(half), np.zeros(half), np.zeros((len(x), half))
-            for position in order:
-                hidden, cell = lstm_cell(x[position], hidden, cell, weights, suffix)
-                found[position] = hidden
-            outputs.append(found)
-            ends.append((hidden, cell))
-        x = np.concatenate(outputs, 1)
+    for module in encoder.lstms:
+        ways = [("_l0", False), ("_l0_reverse", True)]
+        found = [lstm(x, weights_of(module), suffix, backward=backward) for suffix, backward in ways]
+        x = np.concatenate([outputs for outputs, _ in found], 1)
         layers.append(x)
-        last.append((np.concatenate([one for one, _ in ends]), np.concatenate([one for _, one in ends])))
+        hidden, cell = (np.concatenate([state[part] for _, state in found]) for part in (0, 1))
+        last.append((hidden, cell))
     return layers, last
 
 
@@ -95,7 +81,7 @@ def decode(encoder: Seq2SeqLSTM, ids: list[int], memory: Array, state: list[tupl
             state[layer] = lstm_cell(x, *state[layer], weights_of(cell))
             x = state[layer][0]
         scores = memory @ (attention["score.weight"] @ x)
-        alpha = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+        alpha = softmax(scores)
         adjusted = np.tanh(attention["output.weight"] @ np.concatenate([memory.T @ alpha, x]))
         outputs.append(adjusted)
         probabilities.append(alpha)
@@ -129,13 +115,27 @@ def test_packed_rows_equal_torchs_lstm_on_each_text_alone() -> None:
     names = {f"{name}_l{layer}{way}": (layer, f"{name}_l0{way}") for layer in (0, 1) for way in ("", "_reverse")
              for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
     theirs.load_state_dict({name: encoder.lstms[layer].state_dict()[own] for name, (layer, own) in names.items()})
-    rows = random_rows(SOURCES, pairs=False)
+    rows = source_rows()
     packed = collate(rows, length=60, pack=True, shape=(3, 8))
     with torch.no_grad():
         hidden_TW = encoder(packed).last_hidden
         for row, start in zip(rows, packed.cls_positions.tolist(), strict=False):
             expected, _ = theirs(encoder.token_embeddings[torch.from_numpy(row.ids).long()][None])
             assert relative_difference(hidden_TW[start : start + len(row)], expected[0]) < 1e-12
+
+
+@torch.no_grad()
+def test_the_start_token_of_a_tasks_text_is_not_read() -> None:
+    """Translation has no start token in source texts; in a task's texts it has the vector of the first word."""
+    encoder, rows = build(), random_rows(SOURCES, pairs=False)
+    plain = [encoder(collate([without_start(row)], length=len(row) - 1)).last_hidden for row in rows]
+    packed = collate(rows, length=60, pack=True, shape=(3, 8))
+    hidden_TW = encoder(packed).last_hidden
+    for row, start, expected in zip(rows, packed.cls_positions.tolist(), plain, strict=False):
+        assert relative_difference(hidden_TW[start + 1 : start + len(row)], expected) < 1e-12
+        assert torch.equal(hidden_TW[start], hidden_TW[start + 1])
+    special = collate([make_row(np.array([], np.int64))], length=5)
+    assert encoder(special).last_hidden.isfinite().all(), "an empty text is its end token"
 
 
 def test_padding_and_other_pairs_change_nothing() -> None:
@@ -146,7 +146,7 @@ def test_padding_and_other_pairs_change_nothing() -> None:
     ]
     together = hidden_of_targets(encoder, pairs([0, 1, 2, 3, 4], source_length=44, target_length=37))
     assert all(relative_difference(one, other) < 1e-12 for one, other in zip(together, alone, strict=True))
-    sources, targets = random_rows(SOURCES, pairs=False), random_rows(TARGETS, seed=1, pairs=False)
+    sources, targets = source_rows(), random_rows(TARGETS, seed=1, pairs=False)
     packed = collate(sources, length=100, pack=True).replace(target=collate(targets, length=90, pack=True))
     assert len(packed.input_ids) == 1
     found = encoder(packed, return_attentions=True)

@@ -35,6 +35,16 @@ class Config:
     dropout: float = 0.2  # on the input and the output of every layer
     initializer_range: float = 0.1  # of new weights, which are uniform within it
 
+    # the encoder is frozen; P-CoVe §6.4 gives Adam and these ranges, but not each task's values
+    finetuning: ClassVar[Mapping[str, Any]] = {
+        "unfreeze": [{"after": 0.0, "groups": 1}],
+        "learning_rate": 1e-3,
+        "batch_size": 64,
+        "epochs": 10.0,
+        "optimizer": {"kind": "adamw", "weight_decay": 0.0},
+        "compute": {"max_grad_norm": 5.0},
+    }
+    text_head: ClassVar[Mapping[str, Any]] = {"layers": "embeddings_and_top", "pooling": "biattention", "dropout": 0.2}
     segment_types: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
@@ -123,17 +133,19 @@ class Seq2SeqLSTM(EncoderDecoder):
         """See `Encoder.forward`. `Encoding.attentions` of a target are the probabilities [B, 1, L, S] of the decoder."""
         self.check(batch)
         texts = TextTokens.compact(batch)
-        encoded, size = self._encode(batch, texts), batch.input_ids.numel()
+        words = _without_start(texts, batch)
+        encoded, size = self._encode(batch, words), batch.input_ids.numel()
         selection = select_tokens(batch, None if return_layers else indices or None, pool=False)
-        layers = [texts.flatten(layer, size) for layer in (encoded.layers if return_layers else encoded.layers[-1:])]
+        top = encoded.layers[1:] if return_layers else encoded.layers[-1:]
+        layers = [_with_start(words.flatten(layer, size), texts, words) for layer in top]
         top_TW, target = layers[-1], None
         if batch.target is not None:
             self.check(batch.target)
-            target = self._decode(batch, batch.target, texts, encoded, return_attentions)
+            target = self._decode(batch, batch.target, words, encoded, return_attentions)
         return Encoding(
             last_hidden=top_TW if selection.indices is None else top_TW.index_select(0, selection.indices),
             selections=selection.by_objective,
-            layers=tuple(layers) if return_layers else (),
+            layers=(self.embed(batch), *layers) if return_layers else (),
             target=target,
         )
 
@@ -166,7 +178,7 @@ class Seq2SeqLSTM(EncoderDecoder):
     def start(self, batch: Batch, *, hypotheses: int, length: int, dtype: torch.dtype) -> Seq2SeqLSTMState:
         """See `EncoderDecoder.start`."""
         self.check(batch)
-        texts = TextTokens.compact(batch)
+        texts = _without_start(TextTokens.compact(batch), batch)
         encoded = self._encode(batch, texts)
         memory = self.decoder.attention.read(encoded.layers[-1].to(dtype), texts.mask)
         repeat = torch.arange(len(batch.input_ids), device=batch.input_ids.device).repeat_interleave(hypotheses)
@@ -195,6 +207,21 @@ class Seq2SeqLSTM(EncoderDecoder):
     def target_embeddings(self) -> Tensor:
         """The word vectors [V, E] of the target."""
         return cast(Tensor, self.target.weight)
+
+
+def _without_start(texts: TextTokens, batch: Batch) -> TextTokens:
+    """The texts without a special token before the first word, which the source of a translation does not have."""
+    first_N1, lengths_N = texts.indices[:, :1], texts.lengths()
+    skipped_N = batch.special_mask.flatten()[first_N1[:, 0]] & (lengths_N > 1)
+    lengths_N = lengths_N - skipped_N.long()
+    offset_M = torch.arange(int(lengths_N.max()), device=first_N1.device)
+    mask_NM = offset_M < lengths_N[:, None]
+    return TextTokens(torch.where(mask_NM, first_N1 + skipped_N[:, None] + offset_M, first_N1), mask_NM)
+
+
+def _with_start(x_TW: Tensor, texts: TextTokens, words: TextTokens) -> Tensor:
+    """The first special token of a text, which was not read, gets the vector of the first word."""
+    return x_TW.index_copy(0, texts.indices[:, 0], x_TW[words.indices[:, 0]])
 
 
 def _with_data(packed: PackedSequence, data: Tensor) -> PackedSequence:
