@@ -68,7 +68,9 @@ def encode(encoder: Seq2SeqLSTM, ids: list[int]) -> tuple[list[Array], list[tupl
     return layers, last
 
 
-def decode(encoder: Seq2SeqLSTM, ids: list[int], memory: Array, state: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+def decode(
+    encoder: Seq2SeqLSTM, ids: list[int], memory: Array, state: list[tuple[Array, Array]]
+) -> tuple[Array, Array]:
     """The adjusted states [M, W] and the attention probabilities [M, S], by the formulae of SPEC §2.9.
 
     h = LSTM([y; a']), alpha = softmax(H (A h)), c = Hᵀ alpha, a = tanh(C [c; h]), where a' is the a of the token before.
@@ -112,8 +114,12 @@ def test_packed_rows_equal_torchs_lstm_on_each_text_alone() -> None:
     """The released MT-LSTM is `nn.LSTM(300, 300, num_layers=2, bidirectional=True)` (cove: encoder.py)."""
     encoder = build()
     theirs = nn.LSTM(10, 12, num_layers=2, bidirectional=True, batch_first=True).double()
-    names = {f"{name}_l{layer}{way}": (layer, f"{name}_l0{way}") for layer in (0, 1) for way in ("", "_reverse")
-             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
+    names = {
+        f"{name}_l{layer}{way}": (layer, f"{name}_l0{way}")
+        for layer in (0, 1)
+        for way in ("", "_reverse")
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    }
     theirs.load_state_dict({name: encoder.lstms[layer].state_dict()[own] for name, (layer, own) in names.items()})
     rows = source_rows()
     packed = collate(rows, length=60, pack=True, shape=(3, 8))

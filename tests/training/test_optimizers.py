@@ -416,7 +416,8 @@ def test_sgd_updates_only_the_rows_of_a_sparse_gradient() -> None:
     table = nn.Parameter(torch.ones(5, 2))
     made = sgd.Config().build([Weight(name="table", tensor=table, group=0, decays=True, inner=False)])
     assert made.sparse
-    table.grad = sum_rows(torch.sparse_coo_tensor(torch.tensor([[3, 1, 3]]), torch.ones(3, 2), (5, 2), check_invariants=True))
+    rows = torch.tensor([[3, 1, 3]])
+    table.grad = sum_rows(torch.sparse_coo_tensor(rows, torch.ones(3, 2), (5, 2), check_invariants=True))
     made.step([0.5], divisor=ONE, skip=ZERO)
     made.step([0.5], divisor=ONE, skip=ONE)
     assert table[:, 0].tolist() == [1.0, 0.5, 1.0, 0.0, 1.0]

@@ -92,7 +92,7 @@ def test_other_schedules_do_not_react() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "reduce_on_plateau", "reduction": 1.0}, "schedule.reduction=1 and schedule.patience=0: reduction must"),
+        ({"kind": "reduce_on_plateau", "reduction": 1.0}, "schedule.reduction=1 and schedule.patience=0: "),
         ({"kind": "linear", "every": True}, "schedule.every does not apply to schedule.kind=linear: leave it out"),
     ],
 )

@@ -6,7 +6,7 @@ N texts, M tokens of the longest, S of the longest source, T flat tokens, E widt
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import torch
@@ -30,6 +30,7 @@ class Config:
     width: int = 600  # of the layers; each direction of the encoder has half of it
     embedding_width: int = 300  # of the word vectors of source and target
     vocab_size: int = 30_000  # rows of each token table; pre-training takes its tokenizer's, rounded up
+    target_vocab_size: int = 0  # rows of the target's table, where the source has more words; 0: vocab_size
     fixed_embeddings: bool = False  # the word vectors of the source are not trained: a recipe loads them with `vectors`
     max_positions: int = 1024  # maximum length of a text in tokens
     dropout: float = 0.2  # on the input and the output of every layer
@@ -51,12 +52,20 @@ class Config:
         for name in ("layers", "width", "embedding_width", "vocab_size", "max_positions"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        if not 0 <= self.target_vocab_size <= self.vocab_size:
+            found = f"target_vocab_size={self.target_vocab_size}"
+            raise ConfigError(f"{found} must be at least 0 and at most vocab_size={self.vocab_size}")
         if self.width % 2:
             raise ConfigError(f"width={self.width} must be even: each direction of the encoder has half of it")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout={self.dropout} must be at least 0 and less than 1")
         if self.initializer_range < 0:
             raise ConfigError(f"initializer_range={self.initializer_range} must be at least 0")
+
+    @property
+    def target_rows(self) -> int:
+        """The rows of the target's table."""
+        return self.target_vocab_size or self.vocab_size
 
     @property
     def head_layer_config(self) -> LayerConfig:
@@ -103,7 +112,7 @@ class Seq2SeqLSTM(EncoderDecoder):
         widths = self.layer_widths[:-1]
         how: dict[str, Any] = {"batch_first": True, "bidirectional": True}
         self.lstms = nn.ModuleList(nn.LSTM(width, config.width // 2, **how) for width in widths)
-        self.target = nn.Embedding(config.vocab_size, config.embedding_width)
+        self.target = nn.Embedding(config.target_rows, config.embedding_width)
         sizes = {"width": config.embedding_width, "hidden": config.width, "layers": config.layers}
         self.decoder = InputFeedDecoder(**sizes, dropout=config.dropout)
         self.dropout = nn.Dropout(config.dropout)
@@ -188,6 +197,15 @@ class Seq2SeqLSTM(EncoderDecoder):
         """See `EncoderDecoder.step`."""
         state.decoder, _ = self.decoder.step(self.decoder.dropout(self.target(ids_M)), state.decoder, state.memory)
         return state.decoder.feed
+
+    @torch.no_grad()
+    def add_words(self, vectors_XE: Tensor, *, after: int) -> None:
+        """Adds fixed vectors of words that only source texts have, in place of the rows after the first ones."""
+        table_VE = self.embeddings.weight
+        self.embeddings.weight = torch.cat((table_VE[:after], vectors_XE.to(table_VE)))
+        self.target = nn.Embedding.from_pretrained(self.target.weight[:after].clone(), freeze=False)
+        rows = len(self.embeddings.weight)
+        self.config = replace(self.config, vocab_size=rows, target_vocab_size=len(self.target.weight))
 
     def layer_groups(self) -> list[nn.Module]:
         """Word vectors of the source, layers of the encoder, the decoder with its embeddings."""

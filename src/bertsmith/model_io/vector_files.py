@@ -45,6 +45,7 @@ class VectorFile:
     duplicates: int = 0
     undecodable: int = 0  # words that are not UTF-8, or contain white space
     wanted: Container[str] | None = None  # the words that are kept; None: all
+    limit: int = 0  # words that are kept at most; 0: all
     others: int = 0  # words that are not wanted
 
     def add(self, words: Sequence[bytes], vectors: Vectors) -> None:
@@ -57,7 +58,7 @@ class VectorFile:
                 word = ""
             if not word or word.split() != [word]:
                 self.undecodable += 1
-            elif self.wanted is not None and word not in self.wanted:
+            elif (self.wanted is not None and word not in self.wanted) or 0 < self.limit <= len(self.words):
                 self.others += 1
             elif word in self._seen:
                 self.duplicates += 1
@@ -118,9 +119,12 @@ def _unreachable(words: Sequence[str], rules: Rules) -> list[str]:
     ]
 
 
-def read_vectors(path: Path, *, wanted: Container[str] | None = None) -> VectorFile:
-    """The words and vectors of a file of any of the formats, gzipped or not; with `wanted`, of these words only."""
-    result = VectorFile(wanted=wanted)
+def read_vectors(path: Path, *, wanted: Container[str] | None = None, limit: int = 0) -> VectorFile:
+    """The words and vectors of a file of any of the formats, gzipped or not.
+
+    `wanted`: of these words only. `limit`: of so many words at most, the first ones; 0: all.
+    """
+    result = VectorFile(wanted=wanted, limit=limit)
     with _opened(path) as file:
         first = _line(file, path, 1)
         header = _header(first)

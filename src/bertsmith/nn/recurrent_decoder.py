@@ -97,9 +97,7 @@ class InputFeedDecoder(nn.Module):
                 probabilities.append(found_N1S)
         return torch.stack(outputs, 1), torch.cat(probabilities, 1) if probabilities else None
 
-    def step(
-        self, x_XE: Tensor, state: DecoderLSTMState, memory: SourceMemory
-    ) -> tuple[DecoderLSTMState, Tensor]:
+    def step(self, x_XE: Tensor, state: DecoderLSTMState, memory: SourceMemory) -> tuple[DecoderLSTMState, Tensor]:
         """The state after one token [N * K, E] of each hypothesis, and its attention probabilities [N, K, S]."""
         hidden: list[Tensor] = []
         cell: list[Tensor] = []

@@ -20,6 +20,7 @@ from bertsmith.data.shards.folder import TOKENIZER, damaged_tokenizer_files
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.folder_tokenizer import spell_vocabulary, vocabulary_of
 from bertsmith.model_io.model import Model
+from bertsmith.model_io.word_tables import load_vectors
 from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.system.workers import FunctionWorkers, WorkerDied, default_workers
 from bertsmith.tokenizers.tokenizer import Tokenizer, load
@@ -27,7 +28,6 @@ from bertsmith.training.distributed import World
 from bertsmith.training.prefetch import Prefetcher
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.start import load_weights
-from bertsmith.training.vectors import load_vectors
 from bertsmith.types import Batch
 
 VOCAB_MULTIPLE = 64  # rows of the token table, so that GPUs get matrices of suitable sizes
