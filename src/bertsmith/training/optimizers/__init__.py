@@ -87,7 +87,7 @@ def weights_of(named: Mapping[str, nn.Parameter], groups: Sequence[nn.Module]) -
     stacks: dict[int, int] = {}
     for module in (module for group in groups for module in group.modules()):
         for name, count in getattr(module, "stacks", {}).items():
-            stacks[id(module.get_parameter(name))] = count
+            stacks[id(getattr(module, name))] = count  # a buffer where the module is frozen
     return [
         Weight(
             name=name,
