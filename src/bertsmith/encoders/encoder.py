@@ -32,6 +32,7 @@ class Encoder(nn.Module):
     compiles: bool = True  # by torch.compile, as one graph; false: it is neither compiled nor captured
     starts_texts: ClassVar[bool] = True  # pre-training texts begin with the start token of the tokenizer
     reads: frozenset[Input] = frozenset({"ids"})
+    reads_case: ClassVar[bool] = False  # characters are as written, although the vocabulary is lower-cased
     spellings: Tensor | None  # [V, C] int16, where it reads characters: of each token of the vocabulary
 
     def __init__(self) -> None:
@@ -65,6 +66,14 @@ class Encoder(nn.Module):
     def set_spellings(self, tokens: Sequence[str]) -> None:
         """Takes the spelling of each token of the vocabulary, where `spellings` is a buffer."""
         raise NotImplementedError
+
+    def frozen_encoders(self) -> Mapping[str, Any]:
+        """Its `FrozenEncoder`s, by the names of the folders of their tokenizers in its model folder."""
+        return {}
+
+    def penalty(self) -> Tensor | None:
+        """A regularization term [] of the loss; None where there is none."""
+        return None
 
     def layer_groups(self) -> list[nn.Module]:
         """Its modules from bottom to top; every parameter is in exactly one."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.model_io.model import Model
 from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, parse_object, shown
 from bertsmith.tokenizers import tokenizer as tokenizers
 from bertsmith.tokenizers.folder import MODEL_CONFIG
@@ -63,9 +63,11 @@ def fitted(tokenizer: Tokenizer, positions: int) -> Tokenizer:
     return _changed(tokenizer, max_length=positions)
 
 
-def spelling(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer with the spelling of each token, for encoders that read characters."""
-    return _changed(tokenizer, spells=True)
+def spelling(tokenizer: Tokenizer, encoder: Encoder) -> Tokenizer:
+    """The tokenizer with the spelling of each token, where the encoder reads characters."""
+    if "characters" not in encoder.reads:
+        return tokenizer
+    return _changed(tokenizer, spells=True, spells_case=encoder.reads_case)
 
 
 def _changed(tokenizer: Tokenizer, **changes: Any) -> Tokenizer:
@@ -74,11 +76,17 @@ def _changed(tokenizer: Tokenizer, **changes: Any) -> Tokenizer:
     return other
 
 
-def spell_vocabulary(model: Model, tokenizer: Tokenizer) -> None:
+def spell_vocabulary(encoder: Encoder, tokenizer: Tokenizer) -> None:
     """Gives an encoder that reads the spelling of its vocabulary that of the tokenizer's."""
-    if model.encoder.spellings is not None:
+    if encoder.spellings is not None:
         names = enumerate(tokenizer.tokens())
-        model.encoder.set_spellings(["" if number in tokenizer.special_ids else token for number, token in names])
+        encoder.set_spellings(["" if number in tokenizer.special_ids else token for number, token in names])
+
+
+def fitted_to(encoder: Encoder, tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer as the encoder reads texts; the encoder gets the spelling of its vocabulary where it reads it."""
+    spell_vocabulary(encoder, tokenizer)
+    return spelling(fitted(tokenizer, encoder.max_positions), encoder)
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:

@@ -18,6 +18,8 @@ from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.objective import BuildContext, Objective, ObjectiveConfig, Pipeline
 from bertsmith.types import Batch, Encoding, Loss, Vocabulary
 
+PENALTY = "penalty"  # the loss term of the encoder's regularization
+
 
 class Model(nn.Module):
     """`corrupt`, then `forward`: sample replacements, encode once, compute the loss of each objective.
@@ -72,7 +74,15 @@ class Model(nn.Module):
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """The number of labels [] of a corrupted batch, by loss term."""
-        return {part: count for objective in self._each() for part, count in objective.counts(batch).items()}
+        counts = {part: count for objective in self._each() for part, count in objective.counts(batch).items()}
+        return counts | {name: count for loss in self._penalties() for name, count in loss.counts.items()}
+
+    def _penalties(self) -> list[Loss]:
+        """The encoder's regularization as a loss term: each micro-batch adds it once, so that its mean is its value."""
+        value = self.encoder.penalty()
+        if value is None:
+            return []
+        return [Loss({PENALTY: value}, {PENALTY: value.new_ones(())}, {}, {PENALTY: 1.0})]
 
     @property
     def compiles(self) -> bool:
@@ -92,6 +102,7 @@ class Model(nn.Module):
         shared = [head for head in self._each() if not head.reads_copy]
         encoding = self._encode(batch, shared, state)
         losses += [objective.loss(encoding, batch, self._table(objective)) for objective in shared]
+        losses += self._penalties()
         for name, ids in batch.copies.items():
             copy = batch.replace(input_ids=ids)
             losses.append(self._head(name).loss(self._encode(copy, [self._head(name)]), copy, table))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertsmith import config
 from bertsmith.data.collate import collate
 from bertsmith.encoders.encoder import Encoder, select_tokens
 from bertsmith.errors import BertsmithError
@@ -102,13 +99,3 @@ def _groups(rows: Sequence[Row]) -> Iterator[list[Row]]:
             some = []
         some.append(row)
     yield some
-
-
-def encoder_digest(encoder: Encoder) -> str:
-    """Sixteen hexadecimal digits of an encoder's config and weights."""
-    settings = config.to_dict(getattr(encoder, "config"))  # noqa: B009 - an encoder of a model folder has one
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for name, value in encoder.state_dict().items():
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]

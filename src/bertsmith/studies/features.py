@@ -18,12 +18,13 @@ from bertsmith import config
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError
 from bertsmith.metrics.confidence import summarize_seeds
+from bertsmith.model_io.frozen_encoders import encoder_digest
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.nn.pooling import SLICES, LayerChoice, LayerMix
 from bertsmith.objectives.objective import objective_class
 from bertsmith.reports.run_history import read_run
 from bertsmith.studies.ablations import read_result
-from bertsmith.studies.cached_encoder import CachedEncoder, encoder_digest, feature_extractor
+from bertsmith.studies.cached_encoder import CachedEncoder, feature_extractor
 from bertsmith.studies.feature_files import FeatureCache, FeatureSpec, Precision, cache_features
 from bertsmith.studies.published import CONLL, FEATURES, FINE_TUNED
 from bertsmith.system.devices import choose_device

@@ -40,6 +40,15 @@ def spell_tokens(text: str, encoded: Encoded, *, lowercase: bool) -> Encoded:
     return replace(encoded, characters=spell([word.lower() for word in words] if lowercase else words))
 
 
+def lower(characters: Characters) -> Characters:
+    """The same words [N, C] in lower case, which may have more bytes."""
+    words = [row[row < TEXT_BEGIN].astype(np.uint8).tobytes().decode("utf-8", "replace") for row in characters]
+    result = spell([word.lower() for word in words])
+    kept = np.isin(characters, (TEXT_BEGIN, TEXT_END)).any(1) | ~(characters == WORD_BEGIN).any(1)
+    width = max(result.shape[1], characters.shape[1])
+    return np.where(kept[:, None], widened(characters, width), widened(result, width))
+
+
 def mark(character: int) -> Characters:
     """A mark of a text as a word of its own [3]."""
     return np.array([WORD_BEGIN, character, WORD_END], np.int16)

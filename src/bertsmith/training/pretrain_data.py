@@ -195,7 +195,7 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer, shards: Shards | None = No
         raise ConfigError(f"{kind} carries its state from row to row: set packing.kind=columns")
     if recipe.by_column and not model.encoder.stateful:
         raise ConfigError(f"packing.kind=columns is for recurrent encoders, not for {kind}: set packing.kind=stream")
-    spell_vocabulary(model, tokenizer)
+    spell_vocabulary(model.encoder, tokenizer)
     return model
 
 
