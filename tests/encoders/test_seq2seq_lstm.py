@@ -73,7 +73,7 @@ def decode(
 ) -> tuple[Array, Array]:
     """The adjusted states [M, W] and the attention probabilities [M, S], by the formulae of SPEC §2.9.
 
-    h = LSTM([y; a']), alpha = softmax(H (A h)), c = Hᵀ alpha, a = tanh(C [c; h]), where a' is the a of the token before.
+    h = LSTM([y; a']), alpha = softmax(H (A h)), c = Hᵀ alpha, a = tanh(C [c; h]); a' is the a of the token before.
     """
     table, attention = encoder.target.weight.detach().numpy(), weights_of(encoder.decoder.attention)
     adjusted, outputs, probabilities = np.zeros(encoder.width), [], []
@@ -212,8 +212,8 @@ def test_dropout_on_inputs_and_outputs_of_all_layers() -> None:
     torch.manual_seed(0)
     encoder, batch = build(dropout=0.5).train(), pairs([0, 1, 2, 3, 4])
     inputs: list[Tensor] = []
-    for lstm in encoder.lstms:
-        lstm.register_forward_pre_hook(lambda _, given: inputs.append(given[0].data))
+    for layer in encoder.lstms:
+        layer.register_forward_pre_hook(lambda _, given: inputs.append(given[0].data))
     encoding = encoder(batch)
     dropped = [*inputs, encoding.last_hidden[batch.document_ids.flatten() > 0]]
     dropped.append(encoding.target.last_hidden[batch.target.document_ids.flatten() > 0])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -139,7 +139,7 @@ class Seq2SeqLSTM(EncoderDecoder):
         return_layers: bool = False,
         return_attentions: bool = False,
     ) -> Encoding:
-        """See `Encoder.forward`. `Encoding.attentions` of a target are the probabilities [B, 1, L, S] of the decoder."""
+        """See `Encoder.forward`. `Encoding.attentions` of a target are those of the decoder [B, 1, L, S]."""
         self.check(batch)
         texts = TextTokens.compact(batch)
         words = _without_start(texts, batch)
@@ -203,7 +203,7 @@ class Seq2SeqLSTM(EncoderDecoder):
         """Adds fixed vectors of words that only source texts have, in place of the rows after the first ones."""
         table_VE = self.embeddings.weight
         self.embeddings.weight = torch.cat((table_VE[:after], vectors_XE.to(table_VE)))
-        self.target = nn.Embedding.from_pretrained(self.target.weight[:after].clone(), freeze=False)
+        self.target = nn.Embedding(after, self.target.embedding_dim, _weight=self.target.weight[:after].clone())
         rows = len(self.embeddings.weight)
         self.config = replace(self.config, vocab_size=rows, target_vocab_size=len(self.target.weight))
 
@@ -224,7 +224,7 @@ class Seq2SeqLSTM(EncoderDecoder):
     @property
     def target_embeddings(self) -> Tensor:
         """The word vectors [V, E] of the target."""
-        return cast(Tensor, self.target.weight)
+        return self.target.weight
 
 
 def _without_start(texts: TextTokens, batch: Batch) -> TextTokens:

@@ -122,6 +122,6 @@ class MaxoutHead(nn.Module):
         """[N, W], and which of the rows are texts [N] -> logits [N, K]."""
         for number, (norm, linear) in enumerate(zip(self.norms, self.linears, strict=True)):
             if number:
-                x_NW = x_NW.unflatten(-1, (-1, PIECES)).amax(-1)
+                x_NW = x_NW.view(len(x_NW), -1, PIECES).amax(-1)
             x_NW = linear(self.dropout(norm(x_NW, used_N)))
         return x_NW

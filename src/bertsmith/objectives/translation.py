@@ -69,7 +69,8 @@ class Translation(LanguageModelHead):
         """Leaves only the first logits, where the table of the target has been cut."""
         self.classes = count
         if self.output is not None:
-            self.output = torch.nn.Embedding.from_pretrained(self.output.weight[:count].clone(), freeze=False)
+            kept = self.output.weight[:count].clone()
+            self.output = torch.nn.Embedding(*kept.shape, _weight=kept)
         if self.bias is not None:
             self.bias = torch.nn.Parameter(self.bias[:count].clone())
 

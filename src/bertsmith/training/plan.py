@@ -47,8 +47,8 @@ class Schedule:
     - inverse_root: warm-up, then √(warmup/progress); the Transformer (Vaswani et al. 2017, §5.3), whose
       d^-0.5 · min(s^-0.5, s · W^-1.5) has the highest learning rate d^-0.5 · W^-0.5.
     - slanted_triangle: ULMFiT's STLR (P-ULMFiT §3.2), never 0; the warm-up is the paper's cut.
-    - reduce_on_plateau: warm-up, 1, and `reduction` times as much after each evaluation that is not better than the best
-      one, as torch's `ReduceLROnPlateau`. CoVe: `every`, which halves at every evaluation from the first such on.
+    - reduce_on_plateau: warm-up, 1, and `reduction` times as much after each evaluation that is not better than the
+      best one, as torch's `ReduceLROnPlateau`. CoVe: `every`, which halves at every evaluation from the first such on.
     """
 
     kind: ScheduleKind = "linear"  # the shape of the curve

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, reduce
 from operator import add
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -248,7 +248,7 @@ class Trainer:
     def state(self) -> TrainingState:
         """The state after all steps so far. All ranks must call it; with FSDP only rank 0 gets tensors."""
         self._finish_steps(1)
-        progress = {"step": self.steps_done, "seconds": self.seconds, "tokens": self.tokens}
+        progress: dict[str, Any] = {"step": self.steps_done, "seconds": self.seconds, "tokens": self.tokens}
         progress |= {"plateau": plateau} if (plateau := self.plateau.state()) else {}
         optimizer = self.parallel.gather_full(self.optimizer.state())
         recurrent = self.recurrent_state.gather() if self.recurrent_state else ()
