@@ -33,8 +33,8 @@ def source_rows() -> list[Row]:
 
 
 def without_start(row: Row) -> Row:
-    names = ("ids", "segment_ids", "sequence_ids", "offsets", "words")
-    return replace(row, **{name: getattr(row, name)[1:] for name in names})
+    names = ("ids", "segment_ids", "sequence_ids", "offsets", "words", "characters")
+    return replace(row, **{name: None if getattr(row, name) is None else getattr(row, name)[1:] for name in names})
 
 
 def pairs(numbers: list[int], *, source_length: int = 40, target_length: int = 31) -> Batch:

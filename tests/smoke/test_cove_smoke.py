@@ -19,14 +19,14 @@ from bertsmith.model_io.vector_files import vector_chunks
 from bertsmith.model_io.word_tables import extend_vocabulary
 
 TINY = ["encoder.width=64", "encoder.embedding_width=32", "encoder.dropout=0", "batch_size=16", "max_length=24"]
-PLATEAU = ["schedule.kind=reduce_on_plateau", "schedule.every=true", "schedule.reduction=0.9"]
+PLATEAU = ["schedule.kind=reduce_on_plateau", "schedule.every=true", "schedule.reduction=0.97"]
 
 
 @pytest.fixture(scope="module")
 def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     base = tmp_path_factory.mktemp("cove")
     parts = [*reversed_digits(base), "--parallel", "--workers", 1]
-    training = [*TINY, "learning_rate=1e-2", "warmup=0.2", "eval_rows=8", "save_every=20", "eval_every=5", *PLATEAU]
+    training = [*TINY, "learning_rate=1e-2", "warmup=0.2", "eval_rows=2", "save_every=20", "eval_every=3", *PLATEAU]
     with threads(1):
         done("tokenizer", "train", *parts, "-o", base / "t", "--kind", "words", "--vocab-size", 300)
         done("prepare", *parts, "-t", base / "t", "-o", base / "shards", "--held-out", 0.05)

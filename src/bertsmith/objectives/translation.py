@@ -70,7 +70,7 @@ class Translation(LanguageModelHead):
         self.classes = count
         if self.output is not None:
             kept = self.output.weight[:count].clone()
-            self.output = torch.nn.Embedding(*kept.shape, _weight=kept)
+            self.output = torch.nn.Embedding(count, kept.shape[1], _weight=kept)
         if self.bias is not None:
             self.bias = torch.nn.Parameter(self.bias[:count].clone())
 
