@@ -52,7 +52,8 @@ def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokeniz
     for name, part in task.heads.items():
         head, own = config.find_kind(OBJECTIVES, part.objective).Config, settings.head_settings(name)
         orders = {"both_orders": True} if causal and part.symmetric and hasattr(head, "both_orders") else {}
-        usual = text_head if hasattr(head, "hidden") else {}
+        shared = text_head if hasattr(head, "hidden") else {"layers"} if hasattr(head, "layers") else set()
+        usual = {setting: value for setting, value in text_head.items() if setting in shared}
         given = {**usual, **part.head_config(), **orders, **own, **label_weights(settings, part, own)}
         heads[name] = config.from_dict(head, given, "head")
         part.use_head_config(heads[name])
