@@ -62,6 +62,21 @@ def average(
     opt.print_result(average_checkpoints(run, output, last=last, overwrite=overwrite), as_json)
 
 
+@app.command()
+def extend(
+    model: opt.ModelFolder,
+    vectors: Annotated[str, opt.option("--vectors", "File of word vectors, or model folder.", "FILE|DIR")],
+    output: opt.Output,
+    limit: Annotated[int, opt.at_least(0, "Read only the first words of the file; 0: all.")] = 0,
+    overwrite: Annotated[bool, opt.option("--overwrite", "Replace an existing model folder.")] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Add the words of a file of word vectors to a translation model with fixed vectors, for context vectors (CoVe)."""
+    from bertsmith.model_io.word_tables import extend_vocabulary
+
+    opt.print_result(extend_vocabulary(model, vectors, output, limit=limit, overwrite=overwrite), as_json)
+
+
 @app.command("import")
 @opt.opens_model
 def import_model(

@@ -206,6 +206,9 @@ def build_context(encoder: Encoder, *, vocabulary: Vocabulary | None, seed: int)
         layers=encoder.layers,
         layer_widths=encoder.layer_widths,
         vocab_size=size,
+        target_vocab_size=len(target)
+        if encoder.has_decoder and (target := encoder.target_embeddings) is not None
+        else 0,
         embedding_width=None if table is None else table.shape[1],
         vocabulary=vocabulary,
         layer_config=encoder.layer_config,

@@ -248,6 +248,7 @@ class BuildContext:
     layers: int = 0  # of the encoder, without the embeddings
     layer_widths: tuple[int, ...] = ()  # of the encoder's embeddings and layers, where they differ
     vocab_size: int  # rows of the token table
+    target_vocab_size: int = 0  # of the token table of `Batch.target`; 0: there is none
     embedding_width: int | None = None  # of the encoder's token table; None: the encoder has none
     vocabulary: Vocabulary | None = None  # needed to corrupt batches, not to compute losses or predictions
     layer_config: LayerConfig = field(default_factory=LayerConfig)

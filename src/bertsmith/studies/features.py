@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, groupby, product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from bertsmith import config
 from bertsmith.encoders.encoder import Encoder
@@ -106,7 +106,7 @@ def chosen_layers(encoder: Encoder, given: Sequence[str]) -> tuple[LayerChoice, 
     chosen: list[LayerChoice] = []
     for name in dict.fromkeys(given or ROWS):
         if name not in SLICES:
-            raise ConfigError(f"--layers {name} must be one of {', '.join(get_args(LayerChoice))}")
+            raise ConfigError(f"--layers {name} must be one of {', '.join(SLICES)}")
         try:
             LayerMix(name, width=1, layer_count=encoder.layers)
         except ConfigError:

@@ -20,6 +20,7 @@ from bertsmith.data.shards.folder import TOKENIZER, damaged_tokenizer_files
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.folder_tokenizer import spell_vocabulary, vocabulary_of
 from bertsmith.model_io.model import Model
+from bertsmith.model_io.word_tables import load_vectors
 from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.system.workers import FunctionWorkers, WorkerDied, default_workers
 from bertsmith.tokenizers.tokenizer import Tokenizer, load
@@ -213,7 +214,9 @@ def meta_model(recipe: Recipe) -> Model:
 
 
 def load_start(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
-    """Loads the weights that the recipe starts from into its model, if any; returns notes for the user."""
+    """Loads the weights or word vectors that the recipe starts from into its model; returns notes for the user."""
+    if recipe.vectors:
+        return load_vectors(model, recipe.vectors, tokenizer)
     if recipe.start:
         return load_weights(model, recipe.start, tokenizer, match_tokens=recipe.match_tokens)
     note = f"{recipe.name} is a second stage, but starts with new weights: --start it from a run of {recipe.after}"

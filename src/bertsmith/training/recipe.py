@@ -117,6 +117,7 @@ class Recipe:
     patience: int = 0  # evaluations without improvement before the run stops early; 0: never
     save_every: int = 1000  # steps between checkpoints
     keep_checkpoints: int = 2  # that are kept
+    vectors: str = ""  # file or model folder whose word vectors a new model's token table starts with
     start: str = ""  # model folder whose weights the run starts from: a second stage, or continued pre-training
     after: str = ""  # of a second stage: the recipe of the first, whose model it is meant to start from
     # start: the tokenizer may be another; tokens that both have keep their vectors, the others start as the mean vector
@@ -130,6 +131,7 @@ class Recipe:
             )
         if self.save_every < 1 or self.eval_rows < 1:
             raise ConfigError("save_every and eval_rows must be at least 1")
+        self.schedule.check_evaluations("eval_every", self.eval_every)
         if self.eval_every < 0 or self.micro_batch_size < 0 or self.patience < 0:
             raise ConfigError("eval_every, micro_batch_size and patience must be at least 0")
         for name, settings in self.objectives.items():
@@ -263,6 +265,7 @@ class FinetuneConfig:
             raise ConfigError(f"dev_fraction={self.dev_fraction:g} must be at least 0 and below 1")
         check_precision(self.precision, self.compute)
         _check_seed(self.seed)
+        self.schedule.check_evaluations("evals_per_epoch", self.evals_per_epoch)
         self.plan(10**9)  # raises where its settings are invalid
 
     @property
