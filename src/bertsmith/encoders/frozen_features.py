@@ -94,6 +94,9 @@ class FrozenEncoder(nn.Module):
         """All its layers [T = size, D] of the words of these texts, at their flat positions; elsewhere 0."""
         aligned = [self.align(words) for words in texts]
         rows = [row for one in aligned for row in one.rows]
+        if not rows:
+            like = next(self.encoder.buffers())
+            return [like.new_zeros(size, width) for width in self.encoder.layer_widths]
         begins = np.cumsum([0, *(sum(map(len, one.rows)) for one in aligned)])
         first, last = (
             np.concatenate([np.where(one >= 0, one + begin, -1) for one, begin in zip(some, begins, strict=False)])
@@ -101,17 +104,12 @@ class FrozenEncoder(nn.Module):
         )
         known = torch.from_numpy(first >= 0)
         at = positions[known.to(positions.device)]
-        if not rows:
-            return [self._zeros(size, width, positions.device) for width in self.encoder.layer_widths]
         pieces = self._layers_of(rows, positions.device)
         first_R, last_R = (torch.from_numpy(one[first >= 0]).to(positions.device) for one in (first, last))
         return [
             layer_PD.new_zeros(size, layer_PD.shape[1]).index_copy(0, at, self._read(layer_PD, first_R, last_R))
             for layer_PD in pieces
         ]
-
-    def _zeros(self, size: int, width: int, device: torch.device) -> Tensor:
-        return torch.zeros(size, width, dtype=next(self.encoder.buffers()).dtype, device=device)
 
     def align(self, words: tuple[str, ...]) -> AlignedText:
         """The pieces of a text; kept, because training reads each text several times."""

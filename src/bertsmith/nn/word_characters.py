@@ -48,7 +48,7 @@ class WordCharacters(nn.Module):
 
     def _vectors(self, characters_NC: Tensor) -> Tensor:
         lengths_N = (characters_NC != PADDING).sum(1).clamp(min=1)
-        x_NCD = self.embeddings(characters_NC)
+        x_NCD = self.embeddings(characters_NC) * (characters_NC != PADDING)[:, :, None]
         if self.kind == "gru":
             out_NCD = self.network(x_NCD, lengths_N)
             forward_NCD, backward_NCD = out_NCD.chunk(2, dim=-1)

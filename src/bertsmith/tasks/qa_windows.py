@@ -194,7 +194,11 @@ def _rows(
     spelling = None if pool.spelling is None else pool.spelling[source]
     rows = [
         Row(
-            *(each[begin:end] for each in (ids, segment, text, offsets, words)),
+            ids[begin:end],
+            segment[begin:end],
+            text[begin:end],
+            offsets[begin:end],
+            words[begin:end],
             truncated=(cut, 0),
             characters=None if spelling is None else spelling[begin:end],
         )
