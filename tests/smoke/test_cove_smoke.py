@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import call
 from smoke.smoke_fixtures import done, steps
 from smoke.test_transformer_smoke import WORDS, reversed_digits
 from threads import threads
@@ -124,3 +125,30 @@ def test_context_vectors_as_features_beside_words_and_characters(road: Path) -> 
     known, before = source.encoder.state_dict(), load(road / "run").model.encoder.state_dict()
     assert all(torch.equal(value, known[name]) for name, value in before.items() if name.startswith("lstms."))
     assert model.predict("eins zwei")["label"] in ("eins", "zwei")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["export", "run", "--to", "onnx", "-o", "onnx"], "recurrent encoders cannot be exported to ONNX"),
+        (["attention", "run", "eins zwei"], "this model has no attention between the tokens of a text"),
+        (
+            ["pretrain", "cove/paper", "-d", "shards", "-o", "p"],
+            "encoder.fixed_embeddings=true needs word vectors: pass",
+        ),
+        (["pretrain", "cove/tiny", "-d", "shards", "-o", "p", "vectors=none.txt"], "none.txt"),
+        (["pretrain", "cove/tiny", "-d", "shards", "-o", "p", "vectors=words.txt"], "write encoder.embedding_width=8"),
+        (["extend", "run", "--vectors", "words.txt", "-o", "e"], "run has trained word vectors, to which others"),
+        (
+            ["pretrain", "cove/tiny", "-d", "shards", "-o", "p", "objectives.translation.tie_output=true"],
+            "set objectives.translation.tie_output=false",
+        ),
+    ],
+)
+def test_errors_are_one_line(road: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str) -> None:
+    monkeypatch.chdir(road)
+    (road / "words.txt").write_bytes(b"".join(vector_chunks(["eins"], np.ones((1, 8), np.float32), "glove")))
+    result = call(*words)
+    assert result.returncode
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1

@@ -63,8 +63,8 @@ class Candidate:
 def candidates(words: Sequence[str]) -> list[Candidate]:
     """Candidates from the command line: `base=runs/a base+fresh ltr=runs/b ltr+bilstm`.
 
-    A known name with `+bilstm` gets a BiLSTM on top; with `+fresh` it starts from random weights of the same shape; with
-    `+embeddings` its head reads only the embeddings.
+    A known name with `+bilstm` gets a BiLSTM on top; with `+fresh` it starts from random weights of the same shape;
+    with `+embeddings` its head reads only the embeddings.
     """
     chosen: dict[str, Candidate] = {}
     for word in words:
