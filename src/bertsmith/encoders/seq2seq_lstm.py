@@ -203,9 +203,10 @@ class Seq2SeqLSTM(EncoderDecoder):
         """Adds fixed vectors of words that only source texts have, in place of the rows after the first ones."""
         table_VE = self.embeddings.weight
         self.embeddings.weight = torch.cat((table_VE[:after], vectors_XE.to(table_VE)))
-        self.target = nn.Embedding(after, self.target.embedding_dim, _weight=self.target.weight[:after].clone())
+        target_VE = self.target.weight[:after].clone()  # fewer, if words were added before
+        self.target = nn.Embedding(len(target_VE), self.config.embedding_width, _weight=target_VE)
         rows = len(self.embeddings.weight)
-        self.config = replace(self.config, vocab_size=rows, target_vocab_size=len(self.target.weight))
+        self.config = replace(self.config, vocab_size=rows, target_vocab_size=len(target_VE))
 
     def layer_groups(self) -> list[nn.Module]:
         """Word vectors of the source, layers of the encoder, the decoder with its embeddings."""
