@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from bertsmith.encoders.encoder import EncoderDecoder, select_tokens
+from bertsmith.encoders.frozen_features import freeze
 from bertsmith.errors import ConfigError
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.pooling import TextTokens
 from bertsmith.nn.recurrent_decoder import DecoderLSTMState, InputFeedDecoder, SourceMemory
-from bertsmith.nn.word_table import WordTable
 from bertsmith.types import Batch, Encoding
 
 
@@ -108,7 +108,9 @@ class Seq2SeqLSTM(EncoderDecoder):
         self.width, self.layers, self.max_positions = config.width, config.layers, config.max_positions
         self.segment_types, self.has_pooler, self.compiles = config.segment_types, False, False
         self.layer_config = config.head_layer_config
-        self.embeddings = WordTable(config.vocab_size, config.embedding_width, fixed=config.fixed_embeddings)
+        self.embeddings = nn.Embedding(config.vocab_size, config.embedding_width)
+        if config.fixed_embeddings:
+            freeze(self.embeddings)
         widths = self.layer_widths[:-1]
         how: dict[str, Any] = {"batch_first": True, "bidirectional": True}
         self.lstms = nn.ModuleList(nn.LSTM(width, config.width // 2, **how) for width in widths)
