@@ -91,6 +91,10 @@ EXAMPLES = {
         "bertsmith evaluate reviews --dev dev.csv",
         "bertsmith evaluate forward backward --file test.csv --split test -o scores",
     ),
+    "lm-features": (
+        "bertsmith lm-features VECTORS --features LM -t conll/conll2003 --data CONLL -o study --set head.crf=true",
+        "bertsmith lm-features VECTORS --features LM -t conll/conll2003-pos --data CONLL -o study --table layers",
+    ),
     "sample-efficiency": (
         "bertsmith sample-efficiency -m MODEL -t glue/sst-2 --data GLUE -o labels",
         "bertsmith sample-efficiency -m A -m B --from-scratch -t tuning.toml -o out",
