@@ -92,8 +92,8 @@ EXAMPLES = {
         "bertsmith evaluate forward backward --file test.csv --split test -o scores",
     ),
     "lm-features": (
-        "bertsmith lm-features VECTORS --features LM -t conll/conll2003 --data CONLL -o study --set head.crf=true",
-        "bertsmith lm-features VECTORS --features LM -t conll/conll2003-pos --data CONLL -o study --table layers",
+        "bertsmith lm-features VECTORS --features LM -t tagging --data NER -o s",
+        "bertsmith lm-features GLOVE --features LM -t tagging --data POS --table mix -o s",
     ),
     "sample-efficiency": (
         "bertsmith sample-efficiency -m MODEL -t glue/sst-2 --data GLUE -o labels",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -187,11 +187,18 @@ def paper_note(settings: FinetuneConfig) -> list[str]:
     same = {
         name: value
         for name, value in finetuning_settings(settings.model, settings.encoder_kind).items()
-        if config.update(settings, {name: value}) == settings
+        if _has(settings, name, value)
     }
     tables = {name: value if isinstance(value, dict) else {"": value} for name, value in same.items()}
     listed = [f"{name}.{key}".rstrip(".") + f"={one}" for name, table in tables.items() for key, one in table.items()]
     return [f"settings of the encoder's paper: {' '.join(listed)}"] if listed else []
+
+
+def _has(settings: FinetuneConfig, name: str, value: Any) -> bool:
+    """Whether a setting has that value; not where the value contradicts the other settings."""
+    with suppress(ConfigError):
+        return config.update(settings, {name: value}) == settings
+    return False
 
 
 def refuse_without_memory(settings: FinetuneConfig, trainer: Trainer, loader: FinetuneLoader) -> None:
