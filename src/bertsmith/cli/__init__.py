@@ -93,7 +93,7 @@ EXAMPLES = {
     ),
     "lm-features": (
         "bertsmith lm-features VECTORS --features LM -t tagging --data NER -o s",
-        "bertsmith lm-features GLOVE --features LM -t tagging --data POS --table mix -o s",
+        "bertsmith lm-features A --features LM -t tagging --data D --table mix -o s",
     ),
     "sample-efficiency": (
         "bertsmith sample-efficiency -m MODEL -t glue/sst-2 --data GLUE -o labels",
@@ -118,6 +118,7 @@ EXAMPLES = {
     "neighbours": (
         "bertsmith neighbours MODEL king paris",
         "bertsmith neighbours MODEL king --minus man --plus woman",
+        "bertsmith neighbours MODEL 'the *play* began' 'children *play* here'",
     ),
     "ask": (
         "bertsmith ask MODEL 'Who strikes the iron?' -c 'The smith strikes the iron.'",
