@@ -23,7 +23,8 @@ from bertsmith.training.finetune import finetune
 from bertsmith.training.recipe import make_finetune_config
 from bertsmith.types import Batch
 
-QUICK = ["learning_rate=0.03", "batch_size=4", "encoder.dropout=0", "head.dropout=0", "evals_per_epoch=0"]
+QUICK = ["schedule.kind=linear", "learning_rate=0.03", "batch_size=4", "encoder.dropout=0", "head.dropout=0"]
+QUICK += ["evals_per_epoch=0"]
 SMALL: dict[str, Any] = {"kind": "taglm", "hidden": 5, "character_hidden": 3}
 
 

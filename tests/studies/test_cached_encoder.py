@@ -17,11 +17,12 @@ from model_fixtures import (
 
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.model_io.frozen_encoders import encoder_digest
 from bertsmith.model_io.model import Model
 from bertsmith.nn.pooling import LayerChoice
 from bertsmith.objectives import classify, tag
 from bertsmith.objectives.objective import BuildContext
-from bertsmith.studies.cached_encoder import CachedEncoder, encoder_digest, feature_extractor
+from bertsmith.studies.cached_encoder import CachedEncoder, feature_extractor
 from bertsmith.studies.feature_files import FeatureSpec, Precision, cache_features
 from bertsmith.studies.features import ROWS, chosen_layers, layer_indices
 from bertsmith.types import Batch

@@ -48,13 +48,17 @@ class Config(FeatureConfig):
     features_at: tuple[int, ...] = (1,)
     max_positions: int = 16_384  # maximum length of a text in words
 
+    # P-TagLM §3.3: from the best epoch on a tenth of the learning rate for five epochs, then a hundredth for five
+    # differs from the paper: both follow five epochs without improvement, and continue from the last weights
     finetuning: ClassVar[Mapping[str, Any]] = {
         "learning_rate": 1e-3,
         "warmup": 0.0,
+        "schedule": {"kind": "reduce_on_plateau", "reduction": 0.1, "patience": 4, "floor": 0.01},
+        "patience": 15,
         "optimizer": {"kind": "adamw", "weight_decay": 0.0},
         "compute": {"max_grad_norm": 5.0},
         "batch_size": 32,
-        "epochs": 30.0,
+        "epochs": 100.0,
     }
     text_head: ClassVar[Mapping[str, Any]] = {"pooling": "concat"}
     built_over: ClassVar[str] = "words"  # the setting that is the encoder of the model folder it is built over

@@ -35,6 +35,7 @@ from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines, as_list
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.inference.predictions import Predictions, Ranked
 from bertsmith.inference.translation import SequencePipelines
+from bertsmith.inference.word_contexts import WordContextPipeline
 from bertsmith.inference.word_labels import WordLabelPipelines
 from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
@@ -65,7 +66,9 @@ class Tokenized:
     special: tuple[bool, ...]  # [L]
 
 
-class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, SequencePipelines, NeighbourPipeline):
+class Predictor(
+    TextPipelines, WordLabelPipelines, FillMaskPipeline, SequencePipelines, NeighbourPipeline, WordContextPipeline
+):
     """The result of `bertsmith.load`. Threads may share it; only `to` and `close` change it.
 
     It owns the model, which it moves and converts. `backend` runs forward passes, by default in the caller's thread.

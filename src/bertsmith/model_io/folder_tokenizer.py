@@ -63,11 +63,9 @@ def fitted(tokenizer: Tokenizer, positions: int) -> Tokenizer:
     return _changed(tokenizer, max_length=positions)
 
 
-def spelling(tokenizer: Tokenizer, encoder: Encoder) -> Tokenizer:
-    """The tokenizer with the spelling of each token, where the encoder reads characters."""
-    if "characters" not in encoder.reads:
-        return tokenizer
-    return _changed(tokenizer, spells=True, spells_case=encoder.reads_case)
+def spelling(tokenizer: Tokenizer, *, case: bool = False) -> Tokenizer:
+    """The tokenizer with the spelling of each token, for encoders that read characters, perhaps with their `case`."""
+    return _changed(tokenizer, spells=True, spells_case=case)
 
 
 def _changed(tokenizer: Tokenizer, **changes: Any) -> Tokenizer:
@@ -86,7 +84,8 @@ def spell_vocabulary(encoder: Encoder, tokenizer: Tokenizer) -> None:
 def fitted_to(encoder: Encoder, tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer as the encoder reads texts; the encoder gets the spelling of its vocabulary where it reads it."""
     spell_vocabulary(encoder, tokenizer)
-    return spelling(fitted(tokenizer, encoder.max_positions), encoder)
+    tokenizer = fitted(tokenizer, encoder.max_positions)
+    return spelling(tokenizer, case=encoder.reads_case) if "characters" in encoder.reads else tokenizer
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:

@@ -15,6 +15,8 @@ from bertsmith.encoders.encoder import Encoder, EncoderConfig
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn.fp8 import enable_fp8
 from bertsmith.nn.meta_device import on_meta_device
+from bertsmith.nn.pooling import LayerMix
+from bertsmith.nn.scalar_mix import ScalarMix
 from bertsmith.objectives.objective import BuildContext, Objective, ObjectiveConfig, Pipeline
 from bertsmith.types import Batch, Encoding, Loss, Vocabulary
 
@@ -76,6 +78,17 @@ class Model(nn.Module):
         """The number of labels [] of a corrupted batch, by loss term."""
         counts = {part: count for objective in self._each() for part, count in objective.counts(batch).items()}
         return counts | {name: count for loss in self._penalties() for name, count in loss.counts.items()}
+
+    def layer_shares(self) -> dict[str, float]:
+        """The learned weights of layers in the sums that encoder and heads read, as `PLACE/LAYER`."""
+        found: dict[str, float] = {}
+        for name, module in self.named_modules():
+            if isinstance(module, ScalarMix | LayerMix):
+                kind, _, place = name.partition(".")
+                numbers = [part for part in place.split(".") if part.isdigit()]
+                title = "features " + " at ".join(numbers[::-1]) if kind == "encoder" else place.partition(".")[0]
+                found |= {f"{title}/{layer}": value for layer, value in module.shares().items()}
+        return found
 
     def _penalties(self) -> list[Loss]:
         """The encoder's regularization as a loss term: each micro-batch adds it once, so that its mean is its value."""

@@ -147,6 +147,16 @@ class LayerMix(nn.Module):
             self.weights = nn.Parameter(torch.zeros(len(self.chosen)))
             self.scale = nn.Parameter(torch.ones(1))
 
+    def shares(self) -> dict[str, float]:
+        """The weight of each layer in the sum after the softmax, by its number, and the scale; empty without a sum."""
+        if not self.sums:
+            return {}
+        values = self.weights.detach().float().softmax(0).tolist()
+        return {
+            **{str(n): one for n, one in zip(self.chosen, values, strict=True)},
+            "scale": float(self.scale.detach()),
+        }
+
     def forward(self, encoding: Encoding) -> Tensor:
         """[T, W] of an encoding with layers; without them, its last layer [R, D] unchanged."""
         if not self.reads_all_layers:

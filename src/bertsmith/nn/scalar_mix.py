@@ -31,10 +31,10 @@ class ScalarMix(nn.Module):
             mixed_TD = mixed_TD + share * layer_TD
         return self.scale * mixed_TD
 
-    def shares(self) -> list[float]:
-        """The weight of each layer after the softmax."""
-        values: list[float] = self.weights.detach().float().softmax(0).tolist()
-        return values
+    def shares(self) -> dict[str, float]:
+        """The weight of each layer after the softmax, by its number, and the scale."""
+        values = self.weights.detach().float().softmax(0).tolist()
+        return {**{str(n): one for n, one in enumerate(values)}, "scale": float(self.scale.detach())}
 
     def penalty(self) -> Tensor:
         """‖weights‖² []; a strong penalty keeps the mix an average (P-ELMo §3.2)."""

@@ -47,7 +47,7 @@ FULL = 0.9  # share of max_queued_tokens from which on new requests are rejected
 HEALTH_TIMEOUT = 5.0  # seconds for the health check of each model
 HEALTH_CACHE_SECONDS = 1.0
 ROUTE_PIPELINES: dict[str, tuple[Pipeline, ...]] = {  # a model needs a head for one of them; none: any model
-    **dict.fromkeys(("embed", "embed_all", "similarity", "rerank", "tokenize", "attention"), ()),
+    **dict.fromkeys(("embed", "embed_all", "similarity", "rerank", "tokenize", "attention", "word-contexts"), ()),
     "fill-mask": ("fill-mask",),
     "next-sentence": ("next-sentence",),
     "predict": ("text-classification", "multi-label-classification", "text-regression"),

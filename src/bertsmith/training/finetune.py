@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -188,11 +188,18 @@ def paper_note(settings: FinetuneConfig) -> list[str]:
     same = {
         name: value
         for name, value in finetuning_settings(settings.model, settings.encoder_kind).items()
-        if config.update(settings, {name: value}) == settings
+        if _has(settings, name, value)
     }
     tables = {name: value if isinstance(value, dict) else {"": value} for name, value in same.items()}
     listed = [f"{name}.{key}".rstrip(".") + f"={one}" for name, table in tables.items() for key, one in table.items()]
     return [f"settings of the encoder's paper: {' '.join(listed)}"] if listed else []
+
+
+def _has(settings: FinetuneConfig, name: str, value: Any) -> bool:
+    """Whether a setting has that value; not where the value contradicts the other settings."""
+    with suppress(ConfigError):
+        return config.update(settings, {name: value}) == settings
+    return False
 
 
 def refuse_without_memory(settings: FinetuneConfig, trainer: Trainer, loader: FinetuneLoader) -> None:
@@ -303,6 +310,7 @@ class FinetuneRun(Run):
         scores = task.scores(dev, task.refitted(predictions, self.fitted))
         summary = " · ".join(f"{name} {value:.4f}" for name, value in scores.items() if "/" not in name)
         metrics = {"cost": -scores[task.main_metric], **{f"score/{name}": value for name, value in scores.items()}}
+        metrics |= {f"mix/{name}": value for name, value in self.model.layer_shares().items()}
         return Evaluation(metrics, metrics["cost"], f"dev {summary}")
 
     def card_facts(self, metrics: Mapping[str, float]) -> dict[str, object]:
