@@ -36,7 +36,7 @@ class Config:
     dropout: float = 0.2  # on the input and the output of every layer
     initializer_range: float = 0.1  # of new weights, which are uniform within it
 
-    # the encoder is frozen; the paper has Adam at 1e-3 and dropout from 0.1 to 0.3
+    # the paper's frozen encoder, Adam at 1e-3 and a dropout from 0.1 to 0.3; batch size, epochs and clipping are ours
     finetuning: ClassVar[Mapping[str, Any]] = {
         "unfreeze": [{"after": 0.0, "groups": 1}],
         "learning_rate": 1e-3,

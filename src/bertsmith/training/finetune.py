@@ -184,7 +184,7 @@ def preview(settings: FinetuneConfig, output: str | Path, *, overwrite: bool = F
 
 
 def paper_note(settings: FinetuneConfig) -> list[str]:
-    """The settings that are those of the encoder's paper, where it has fine-tuning settings of its own."""
+    """The settings that are the encoder's own defaults: those of its paper, as far as that has them."""
     same = {
         name: value
         for name, value in finetuning_settings(settings.model, settings.encoder_kind).items()
@@ -192,7 +192,7 @@ def paper_note(settings: FinetuneConfig) -> list[str]:
     }
     tables = {name: value if isinstance(value, dict) else {"": value} for name, value in same.items()}
     listed = [f"{name}.{key}".rstrip(".") + f"={one}" for name, table in tables.items() for key, one in table.items()]
-    return [f"settings of the encoder's paper: {' '.join(listed)}"] if listed else []
+    return [f"defaults of this encoder: {' '.join(listed)}"] if listed else []
 
 
 def _has(settings: FinetuneConfig, name: str, value: Any) -> bool:
