@@ -15,7 +15,7 @@ from inference.predictor_fixtures import random_model, tokenizer
 import bertsmith
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.beam_search import Hypothesis
+from bertsmith.inference.beam_search import Hypothesis, SearchSettings
 from bertsmith.inference.deadline import DeadlineExceeded, RequestTooLarge, deadline
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.predictor import Predictor
@@ -125,7 +125,8 @@ def test_attention_is_that_of_the_forward_pass_that_predicts_each_token(translat
     words, model, text = translator.tokenizer, translator.model, TEXTS[0]
     result = translator.translate(text, attention=True, beam_size=1, max_extra_tokens=5)
     source = frame_texts(Frame(("a", words.end_id), ()), words.encode(text), None, max_length=TRANSLATOR_POSITIONS)
-    cut_off = [words.token_to_id(token) for token in result["attention"].target_tokens]
+    ((hypothesis,),) = translator.search_translations([source], SearchSettings(beam_size=1, max_extra_tokens=5))
+    cut_off = list(hypothesis.tokens)
     ended = translator.cross_attention(source, Hypothesis(tuple(cut_off), -1.0, -1.0, finished=True))
     for found, ids in ((result["attention"], cut_off), (ended, [*cut_off, words.end_id])):
         target = frame_texts(Frame((words.start_id, *ids[:-1]), ()), words.encode(""), None, max_length=len(ids))
@@ -134,8 +135,8 @@ def test_attention_is_that_of_the_forward_pass_that_predicts_each_token(translat
             expected = torch.cat(model.encoder(batch, return_attentions=True).target.attentions).numpy()
             likely = model.predict(batch, "translation")[:, : words.vocab_size].argmax(-1).tolist()
         assert likely[: len(cut_off)] == cut_off, "row t of the weights predicts token t"
-        assert found.target_tokens == tuple(map(words.id_to_token, ids))
-        assert found.source_tokens == tuple(map(words.id_to_token, source.ids.tolist()))
+        assert len(found.target_tokens) == len(ids)
+        assert found.source_tokens == ("th", "e", "smith", "</s>")
         assert found.weights.shape == (2, 2, len(ids), len(source))
         np.testing.assert_allclose(found.weights, expected, atol=1e-6)
         np.testing.assert_allclose(found.select(2, 1), expected[1, 0], atol=1e-6)
@@ -143,6 +144,7 @@ def test_attention_is_that_of_the_forward_pass_that_predicts_each_token(translat
         assert found._repr_html_().count("<text ") == len(ids) + len(source)
     with pytest.raises(BertsmithError, match=r"^head 3 does not exist: choose 1 to 2$"):
         ended.select(head=3)
+    assert ended.target_tokens[-1] == "</s>"
     assert translator.translate("", attention=True)["attention"].weights.shape == (2, 2, 1, 1)
 
 

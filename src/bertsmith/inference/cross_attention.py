@@ -26,8 +26,8 @@ from bertsmith.types import Row
 class CrossAttention:
     """The attention weights of the decoder's layers and heads over a source text."""
 
-    source_tokens: tuple[str, ...]  # [S] with the end token
-    target_tokens: tuple[str, ...]  # [T] with the end token, unless the translation was cut off
+    source_tokens: tuple[str, ...]  # [S] as text, with the end token
+    target_tokens: tuple[str, ...]  # [T] as text, with the end token unless the translation was cut off
     weights: NDArray[np.float32]  # [layers, heads, T, S] when each target token was predicted; rows sum to 1
 
     def select(self, layer: int | None = None, head: int | None = None) -> NDArray[np.float32]:

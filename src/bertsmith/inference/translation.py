@@ -101,8 +101,13 @@ class TranslationPipeline(TextModel):
         query = CrossAttentionQuery(padding_id=ids.padding_id)
         (weights,) = self.backend.run(query, [ModelInput((source, target))])
         ends = (ids.end_id,) if translation.finished else ()
-        names = [tuple(map(self.tokenizer.id_to_token, some)) for some in (source.ids.tolist(), (*tokens, *ends))]
+        names = [tuple(map(self._token_text, some)) for some in (source.ids.tolist(), (*tokens, *ends))]
         return CrossAttention(names[0], names[1], weights)
+
+    def _token_text(self, number: int) -> str:
+        """A token as text; as in the vocabulary where it is a special token or no whole character."""
+        text = "" if number in self.tokenizer.special_ids else self.tokenizer.decode([number]).strip()
+        return self.tokenizer.id_to_token(number) if not text or "\ufffd" in text else text
 
     def _token_ids(self) -> TokenIds:
         tokenizer, size = self.tokenizer, len(cast(Tensor, self.model.encoder.target_embeddings))
