@@ -226,7 +226,7 @@ def heat_map(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequenc
             text = escape(token if len(token) <= MAX_TOKEN else f"{token[: MAX_TOKEN - 1]}…")
             labels.append(f"<text {place.format(edge + (index + 0.5) * CELL + 4, edge - 5)}>{text}</text>")
     size = f'width="{CELL * width}" height="{CELL * height}"'
-    picture = f'<image x="{edge}" y="{edge}" {size} href="{_heat_map_url(weights)}"'
+    picture = f'<image x="{edge}" y="{edge}" {size} href="{heat_map_url(weights)}"'
     rest = f"; the first {MAX_TOKENS} tokens" if max(len(rows), len(columns)) > MAX_TOKENS else ""
     return html.notebook(
         f'<p>{title}; highest weight {weights.max():.1%}{rest}</p><svg role="img" aria-label="{title}" '
@@ -235,7 +235,7 @@ def heat_map(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequenc
     )
 
 
-def _heat_map_url(weights: NDArray[np.float32]) -> str:
+def heat_map_url(weights: NDArray[np.float32]) -> str:
     """A data URL of a PNG with one blue pixel for each weight, more opaque for higher ones."""
     height, width = weights.shape
     shades = np.rint(np.sqrt(weights / max(float(weights.max()), 1e-12)) * 255).astype(np.uint8)
