@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bertsmith.encoders.encoder import DecoderState
 from bertsmith.errors import BertsmithError
+from bertsmith.inference.decoding import STEPS
 
 LogProbs = Callable[[Tensor, Any], Tensor]  # the last tokens [M] and a `DecoderState` -> log probabilities [M, V]
 MAX_BEAM_SIZE = 64
@@ -92,8 +93,9 @@ def search_steps(
     settings: SearchSettings,
     device: str | torch.device = "cpu",
 ) -> Generator[int, None, list[list[Hypothesis]]]:
-    """`beam_search` step by step: yields the number of alive hypotheses after each one, and returns the results."""
+    """`beam_search`, a few steps at a time: yields the number of alive hypotheses, and returns the results."""
     search = _Search(list(limits), end_id, settings, torch.device(device))
+    interval = STEPS.get(search.limits_N.device.type, 1)
     ids_M = torch.full((len(limits) * settings.beam_size,), start_id, device=device)
     while search.texts:
         hypotheses_M, texts_N = search.advance(log_probs(ids_M, state))
@@ -102,7 +104,8 @@ def search_steps(
         if settings.beam_size > 1 or texts_N is not None:
             state = state.select(hypotheses_M, texts_N)
         ids_M = search.tokens_NKT[:, :, -1].flatten()
-        yield len(ids_M)
+        if search.length % interval == 0:
+            yield len(ids_M)
     return search.results
 
 

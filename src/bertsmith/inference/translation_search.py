@@ -17,7 +17,7 @@ from bertsmith.data.collate import collate
 from bertsmith.encoders.encoder import EncoderDecoder
 from bertsmith.inference.beam_search import Hypothesis, SearchSettings, search_steps
 from bertsmith.inference.deadline import current_deadline
-from bertsmith.inference.decoding import STEPS, DecodeInput
+from bertsmith.inference.decoding import DecodeInput
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.forward import Backend, ModelInput, Query
 from bertsmith.inference.generation import CACHE_TOKENS, DEFAULT_CACHE_TOKENS
@@ -59,8 +59,7 @@ class TranslationSearch:
         """The next few steps; the first call also encodes the sources."""
         self._steps = self._steps or self._start(device)
         try:
-            for _ in range(STEPS.get(device, 1)):
-                self.hypotheses = next(self._steps)
+            self.hypotheses = next(self._steps)
         except StopIteration as done:
             self.results = done.value
 
