@@ -17,8 +17,8 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.server.server import running
 from bertsmith.server.settings import Limits
 
-TEXTS = ["the smith", "", "쇠가 an anvil"]
-SHORT: dict[str, Any] = {"max_extra_tokens": 6}
+TEXTS = ["the smith", "", "쇠"]
+SHORT: dict[str, Any] = {"max_extra_tokens": 2}
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_metrics_count_requests_tokens_and_truncated_texts(model: Predictor) -> 
 
 
 def test_a_long_search_stops_with_its_client_and_delays_no_other() -> None:
-    slow = random_translator(ends=False, layers=24, width=64, max_positions=1024)
+    slow = random_translator(ends=False, layers=16, width=64, max_positions=1024)
     body: dict[str, Any] = {"inputs": ["iron " * 20] * 4, "beam_size": 1, "max_extra_tokens": 400}
     with running({"mt": slow}) as address, httpx.Client(base_url=address, timeout=20) as client:
         with open_connection(address) as connection:
@@ -157,7 +157,7 @@ def test_a_long_search_stops_with_its_client_and_delays_no_other() -> None:
 
 
 def test_late_translations_and_searches_that_hold_too_much_memory() -> None:
-    slow = random_translator(ends=False, layers=24, width=64, max_positions=1024)
+    slow = random_translator(ends=False, layers=16, width=64, max_positions=1024)
     body: dict[str, Any] = {"inputs": ["iron " * 20] * 4, "beam_size": 1, "max_extra_tokens": 400}
     with running({"mt": slow}, limits=Limits(deadline=1.0, max_queued_tokens=3500)) as address:
         late: list[httpx.Response] = []
