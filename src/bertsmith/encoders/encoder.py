@@ -117,6 +117,9 @@ class DecoderState(Protocol):
     def select(self, hypotheses: Tensor, texts: Tensor | None = None) -> DecoderState:
         """The state of other hypotheses [N' * K], by their numbers; `texts` [N']: theirs, where some are left out."""
 
+    def reorder(self, hypotheses: Tensor) -> None:
+        """Becomes the state of other hypotheses [N * K] of the same texts, in place; see `EncoderDecoder.captures`."""
+
 
 class EncoderDecoder(Encoder):
     """An encoder whose `forward` also encodes `Batch.target`, into `Encoding.target`.
@@ -127,6 +130,7 @@ class EncoderDecoder(Encoder):
 
     has_decoder = True
     starts_texts = False
+    captures: ClassVar[bool] = False  # `step` and `DecoderState.reorder` change tensors in place and never synchronise
 
     def start(self, batch: Batch, *, hypotheses: int, length: int, dtype: torch.dtype) -> DecoderState:
         """Encodes one source text per row [N, L], for hypotheses of up to `length` tokens."""
