@@ -83,7 +83,8 @@ class TranslationQuery(Query):
             return at_least_float32(logits_MV).log_softmax(-1).index_fill_(1, banned, -torch.inf)
 
         ids = {"start_id": self.start_id, "end_id": self.end_id}
-        return beam_search(log_probs, state, **ids, limits=limits, settings=self.settings, device=device)
+        how: dict[str, Any] = {"settings": self.settings, "device": device, "captures": encoder.captures}
+        return beam_search(log_probs, state, **ids, limits=limits, **how)
 
 
 class TranslationPipeline(TextModel):
