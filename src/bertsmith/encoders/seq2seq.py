@@ -167,9 +167,8 @@ class Seq2SeqState:
         selected = replace(self, cache=self.cache.select(hypotheses))
         if texts is None:
             return selected
-        count = len(self.source_ids)
-        pairs = (memory.pairs.unflatten(0, (count, -1))[texts].flatten(0, 1) for memory in self.memories)
-        return replace(selected, memories=tuple(map(SourceMemory, pairs)), source_ids=self.source_ids[texts])
+        memories = tuple(memory.select(texts, len(self.source_ids)) for memory in self.memories)
+        return replace(selected, memories=memories, source_ids=self.source_ids[texts])
 
     def reorder(self, hypotheses: Tensor) -> None:
         """See `DecoderState.reorder`."""

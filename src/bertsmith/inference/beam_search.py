@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -160,8 +160,16 @@ class _Search:
 class _Beams:
     """The alive and finished hypotheses of N texts; steps change its tensors in place."""
 
-    BY_TEXT = ("limits_N", "done_N", "lengths_N", "tokens_NKL", "logprobs_NK")
-    BY_TEXT += ("finished_NKL", "finished_logprobs_NK", "finished_scores_NK")
+    BY_TEXT: ClassVar[tuple[str, ...]] = (
+        "limits_N",
+        "done_N",
+        "lengths_N",
+        "tokens_NKL",
+        "logprobs_NK",
+        "finished_NKL",
+        "finished_logprobs_NK",
+        "finished_scores_NK",
+    )
 
     def __init__(
         self, limits: Sequence[int], settings: SearchSettings, *, start_id: int, end_id: int, device: torch.device

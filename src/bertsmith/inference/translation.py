@@ -82,9 +82,16 @@ class TranslationQuery(Query):
             logits_MV = head.logits(encoder.step(ids_M, state), table)
             return at_least_float32(logits_MV).log_softmax(-1).index_fill_(1, banned, -torch.inf)
 
-        ids = {"start_id": self.start_id, "end_id": self.end_id}
-        how: dict[str, Any] = {"settings": self.settings, "device": device, "captures": encoder.captures}
-        return beam_search(log_probs, state, **ids, limits=limits, **how)
+        return beam_search(
+            log_probs,
+            state,
+            start_id=self.start_id,
+            end_id=self.end_id,
+            limits=limits,
+            settings=self.settings,
+            device=device,
+            captures=encoder.captures,
+        )
 
 
 class TranslationPipeline(TextModel):

@@ -29,6 +29,10 @@ class SourceMemory(NamedTuple):
     def to(self, dtype: torch.dtype) -> SourceMemory:
         return SourceMemory(self.pairs.to(dtype))
 
+    def select(self, texts: Tensor, count: int) -> SourceMemory:
+        """That of some of `count` texts, by their numbers."""
+        return SourceMemory(self.pairs.view(count, -1, *self.pairs.shape[1:])[texts].flatten(0, 1))
+
 
 Ranges = tuple[Tensor, Tensor]  # begin and end of the range of flat tokens of each token, int32
 
@@ -125,7 +129,7 @@ def _masked_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """The outputs [T, H, K], and on request the probabilities [B, H, L, S]."""
     q_BHLK, k_BHSK, v_BHSK = (
-        part.unflatten(0, (context.batch_size, -1)).transpose(1, 2) for part in (q_THK, *memory.pairs.unbind(1))
+        part.view(context.batch_size, -1, *part.shape[1:]).transpose(1, 2) for part in (q_THK, *memory.pairs.unbind(1))
     )
     probabilities_BHLS = None
     if context.return_probabilities:

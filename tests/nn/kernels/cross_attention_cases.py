@@ -1,4 +1,4 @@
-"""Errors of the kernels of encoder–decoder attention, run on the CPU with triton's interpreter."""
+"""Errors of the kernels of the Transformer for translation, run on the CPU with triton's interpreter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertsmith.encoders import seq2seq
 from bertsmith.nn import attention
 from bertsmith.nn.decoder import make_cross_attention_context
 from bertsmith.nn.hypothesis_cache import HypothesisCache
-from bertsmith.nn.kernels import cached_attention, cross_attention
+from bertsmith.nn.kernels import cached_attention, cross_attention, linear_relu
 
 Case = tuple[list[list[int]], list[list[int]], float]  # document ids of targets and of sources, dropout
 HEADS, WIDTH = 2, 16
@@ -113,10 +113,24 @@ def model_errors() -> dict[str, float]:
     return dict(zip(("output", "gradient"), (value.item() for value in differences), strict=True))
 
 
+def linear_relu_errors() -> dict[str, float]:
+    """Of the outputs and gradients of a linear layer with ReLU, and of its parameters."""
+    draw = torch.Generator().manual_seed(0)
+    x, weight, bias, gradient = (torch.randn(size, generator=draw) for size in ((37, 6), (20, 6), (20,), (37, 20)))
+    results = []
+    for function in (linear_relu.linear_relu, lambda *given: torch.relu(torch.nn.functional.linear(*given))):
+        given = [each.clone().requires_grad_() for each in (x, weight, bias)]
+        out = function(*given)
+        results.append([out, *torch.autograd.grad(out, given, gradient)])
+    return {"output": max((one - other).abs().max().item() for one, other in zip(*results, strict=True))}
+
+
 def all_errors() -> dict[str, dict[str, float]]:
     cross_attention.FORWARD_TILES.update(BLOCK_M=16, BLOCK_N=16)
     cross_attention.BACKWARD_TILES.update(BLOCK_M=16, BLOCK_N=32)
     cross_attention.FEW_QUERIES = 16
     cached_attention.TILES.update(BLOCK_N=16)
+    linear_relu.BACKWARD_TILES.update(BLOCK_M=4, BLOCK_N=16, REPEATS=3)
     results = {name: errors(*case) for name, case in CASES.items()}
+    results["linear layer with ReLU"] = linear_relu_errors()
     return {**results, "reordered hypotheses": cached_errors(), "translation model": model_errors()}

@@ -88,6 +88,11 @@ KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module.kernel, types 
         "bf16 bf16 i32 i32 i32 i32 bf16 fp32 fp32 bf16",
         CROSS,
     ),
+    "relu backward": (
+        "linear_relu.relu_backward_kernel",
+        "bf16 bf16 bf16 fp32",
+        {"F": 2048, "BLOCK_M": 8, "BLOCK_N": 128, "REPEATS": 8},
+    ),
     "attention of a decoding step": (
         "cached_attention.cached_attention_kernel",
         "bf16 bf16 i64 i64 bf16",
