@@ -24,6 +24,7 @@ LogProbs = Callable[[Tensor, Any], Tensor]  # the last tokens [M] and a `Decoder
 MAX_BEAM_SIZE = 64
 STEPS = {"cuda": 8}  # between two looks of the host, which wait for the device; elsewhere 1
 GRAPH_STEPS = 12  # from so many steps on: a capture takes about as long
+MIN_REDUCTION = 4  # of the texts of a graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +142,9 @@ class _Search:
         current.wait_stream(stream)
 
     def _remove_done(self, done: Sequence[bool]) -> None:
-        """Keeps results, and makes the batch smaller: beside a graph only where half of the texts are done."""
+        """Keeps results, and makes the batch smaller; with a graph, which must be captured again, only by much."""
         left = [index for index, finished in enumerate(done) if not finished]
-        if len(left) == len(done) or (self._graph is not None and 2 * len(left) > len(done)):
+        if len(left) == len(done) or (self._graph is not None and MIN_REDUCTION * len(left) > len(done)):
             return
         finished = [index for index, one in enumerate(done) if one]
         for index, result in zip(finished, self.beams.results(finished), strict=True):

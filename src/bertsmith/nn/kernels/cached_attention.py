@@ -24,7 +24,7 @@ def cached_attention_kernel(
     q_K = tl.load(q + hypothesis.to(tl.int64) * q_stride + columns).to(tl.float32) * qk_scale
     count = tl.load(step) + 1  # the token of this step included
     acc = tl.zeros([K], tl.float32)
-    total, largest = 0.0, -1.0e30
+    total, largest = tl.full((), 0.0, tl.float32), tl.full((), MASKED_SCORE, tl.float32)
     for first in range(0, count, BLOCK_N):
         tokens = first + tl.arange(0, BLOCK_N)
         inside = tokens < count
