@@ -32,9 +32,7 @@ from bertsmith import recipes
 from bertsmith.data.collate import collate
 from bertsmith.inference import beam_search
 from bertsmith.inference.beam_search import Hypothesis, SearchSettings
-from bertsmith.inference.forward import LocalBackend, ModelInput
 from bertsmith.inference.precision import convert_precision
-from bertsmith.inference.translation import TranslationQuery
 from bertsmith.model_io.model import Model
 from bertsmith.training.distributed import World
 from bertsmith.training.recipe import Recipe, with_overrides
@@ -285,14 +283,26 @@ def marian_step(kind: str, options: argparse.Namespace) -> Step:
 def searcher(options: argparse.Namespace) -> Callable[[], list[list[Hypothesis]]]:
     """A beam search from ids to ids, of a model that never ends a text."""
     device = options.device
-    model = make_model(make_recipe(options)).eval().to(device)
+    model: Any = make_model(make_recipe(options)).eval().to(device)
     autocast = convert_precision(model, "bfloat16" if device == "cuda" else "float32", device)
-    backend = LocalBackend(model, padding_id=PADDING, device=device, autocast=autocast)
-    draw = np.random.default_rng(0)
-    inputs = [ModelInput((random_row(draw, TOKENS + 1, source=True),)) for _ in range(options.sentences)]
-    settings = SearchSettings(beam_size=BEAMS, max_extra_tokens=0)
-    query = TranslationQuery(settings, START, END, padding_id=PADDING, banned=(PADDING, START, END))
-    return lambda: backend.run(query, inputs)
+    draw, encoder, head = np.random.default_rng(0), model.encoder, model.objectives["translation"]
+    rows = [random_row(draw, TOKENS + 1, source=True) for _ in range(options.sentences)]
+    banned = torch.tensor([PADDING, START, END], device=device)
+    settings, limits = SearchSettings(beam_size=BEAMS), [TOKENS] * len(rows)
+
+    def log_probs(ids: torch.Tensor, state: Any) -> torch.Tensor:
+        logits = head.logits(encoder.step(ids, state), encoder.target_embeddings)
+        return logits.float().log_softmax(-1).index_fill_(1, banned, -torch.inf)
+
+    def search() -> list[list[Hypothesis]]:
+        with torch.inference_mode(), torch.autocast(device, torch.bfloat16, enabled=autocast):
+            batch = collate(rows, length=TOKENS + 1).to(device)
+            dtype = torch.bfloat16 if autocast else torch.float32
+            state = encoder.start(batch, hypotheses=BEAMS, length=TOKENS, dtype=dtype)
+            how: dict[str, Any] = {"start_id": START, "end_id": END, "captures": encoder.captures, "device": device}
+            return beam_search.beam_search(log_probs, state, limits=limits, settings=settings, **how)
+
+    return search
 
 
 def beam_step(options: argparse.Namespace) -> Step:

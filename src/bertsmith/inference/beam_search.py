@@ -10,14 +10,14 @@ N texts, M = N * K hypotheses, C = 2K continuations, L the maximum length, V tok
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from bertsmith.encoders.encoder import DecoderState
+from bertsmith.encoders.encoder import CapturedState, DecoderState
 from bertsmith.errors import BertsmithError
 
 LogProbs = Callable[[Tensor, Any], Tensor]  # the last tokens [M] and a `DecoderState` -> log probabilities [M, V]
@@ -79,6 +79,28 @@ def beam_search(
     `state` has `beam_size` hypotheses of each text. A text that reaches its limit with too few finished hypotheses is
     completed by alive ones. `captures`: see `EncoderDecoder.captures`; a GPU then replays steps as a CUDA graph.
     """
+    how: dict[str, Any] = {"start_id": start_id, "end_id": end_id, "limits": limits, "settings": settings}
+    steps = search_steps(log_probs, state, **how, device=device, captures=captures)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            results: list[list[Hypothesis]] = done.value
+            return results
+
+
+def search_steps(
+    log_probs: LogProbs,
+    state: DecoderState,
+    *,
+    start_id: int,
+    end_id: int,
+    limits: Sequence[int],
+    settings: SearchSettings,
+    device: str | torch.device = "cpu",
+    captures: bool = False,
+) -> Generator[int, None, list[list[Hypothesis]]]:
+    """`beam_search`, a few steps at a time: yields the number of alive hypotheses, and returns the results."""
     beams = _Beams(limits, settings, start_id=start_id, end_id=end_id, device=torch.device(device))
     return _Search(log_probs, state, beams, captures=captures).run()
 
@@ -94,13 +116,14 @@ class _Search:
         self.graphs = captures and beams.device.type == "cuda"
         self._graph: torch.cuda.CUDAGraph | None = None
 
-    def run(self) -> list[list[Hypothesis]]:
-        """The results of all texts."""
+    def run(self) -> Generator[int, None, list[list[Hypothesis]]]:
+        """See `search_steps`."""
         interval = STEPS.get(self.beams.device.type, 1)
         while self.texts:
             for _ in range(min(interval, self.limit - self.steps_done)):
                 self._step()
             self._remove_done(self.beams.done_N.tolist())
+            yield len(self.texts) * self.beams.settings.beam_size
         return self.results
 
     def _step(self) -> None:
@@ -115,7 +138,7 @@ class _Search:
     def _compute(self) -> None:
         hypotheses_M = self.beams.advance(self.log_probs(self.beams.ids_M, self.state))
         if self.captures:
-            self.state.reorder(hypotheses_M)
+            cast(CapturedState, self.state).reorder(hypotheses_M)
         elif self.beams.settings.beam_size > 1:
             self.state = self.state.select(hypotheses_M)
 
