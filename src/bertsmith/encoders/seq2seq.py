@@ -25,17 +25,15 @@ from bertsmith.nn.attention import (
 )
 from bertsmith.nn.decoder import (
     CrossAttention,
-    CrossAttentionContext,
     DecoderBlock,
     PositionKind,
     PreNormDecoderBlock,
     SinusoidalPositions,
-    SourceMemory,
     TranslationEmbeddings,
     make_cross_attention_context,
 )
 from bertsmith.nn.fp8 import LazyNorm, materialize
-from bertsmith.nn.hypothesis_cache import HypothesisCache
+from bertsmith.nn.hypothesis_cache import HypothesisCache, Seq2SeqState, decoding_context
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import Block, FeedForward, PreNormBlock
 from bertsmith.types import Batch, Encoding
@@ -154,27 +152,6 @@ class Config:
         return Seq2Seq(self)
 
 
-@dataclass(frozen=True)
-class Seq2SeqState:
-    """Keys and values of N source texts, and of their K hypotheses so far."""
-
-    cache: HypothesisCache  # of M = N * K hypotheses; changed in place
-    memories: tuple[SourceMemory, ...]  # of each layer, of N * S tokens
-    source_ids: Tensor  # [N, S] document ids
-
-    def select(self, hypotheses: Tensor, texts: Tensor | None = None) -> Seq2SeqState:
-        """See `DecoderState.select`."""
-        selected = replace(self, cache=self.cache.select(hypotheses))
-        if texts is None:
-            return selected
-        memories = tuple(memory.select(texts, len(self.source_ids)) for memory in self.memories)
-        return replace(selected, memories=memories, source_ids=self.source_ids[texts])
-
-    def reorder(self, hypotheses: Tensor) -> None:
-        """See `DecoderState.reorder`."""
-        self.cache.reorder(hypotheses)
-
-
 class Seq2Seq(EncoderDecoder):
     """Embeddings, blocks of the encoder, and blocks of the decoder, which attend to the encoder's output."""
 
@@ -258,8 +235,13 @@ class Seq2Seq(EncoderDecoder):
     ) -> Encoding:
         """The target at all its tokens; `source_TD` is the last layer of the source at all of its tokens."""
         context = self._context(target, self.target_shape)
-        ids, dtype = (target.document_ids, batch.document_ids), self.token_embeddings.dtype
-        cross_context = self._cross_context(*ids, dtype, return_probabilities=return_attentions)
+        dtype = self.token_embeddings.dtype
+        cross_context = make_cross_attention_context(
+            target.document_ids,
+            batch.document_ids,
+            return_probabilities=return_attentions,
+            ranges=not return_attentions and self._supports_ranges(batch, dtype),
+        )
         x_TD = self.embeddings(target.input_ids.flatten(), target.position_ids.flatten(), target=True)
         layers, attentions, blocks = [x_TD], [], cast(list[DecoderBlock], list(self.decoder_blocks))
         for block in blocks:
@@ -282,30 +264,27 @@ class Seq2Seq(EncoderDecoder):
         memories = [block.cross_attention.read(source_TD).to(dtype) for block in blocks]
         size: dict[str, Any] = {"layers": len(blocks), "hypotheses": texts * hypotheses, "length": length}
         cache = HypothesisCache.empty(self.target_shape, **size, device=device, dtype=dtype)
-        return Seq2SeqState(cache, tuple(memories), batch.document_ids)
+        ranges = self._supports_ranges(batch, dtype)
+        context = decoding_context(batch.document_ids, hypotheses, ranges=ranges)
+        return Seq2SeqState(cache, tuple(memories), batch.document_ids, context)
 
     def step(self, ids_M: Tensor, state: Seq2SeqState) -> Tensor:
         """See `EncoderDecoder.step`."""
-        cache, (texts, _) = state.cache, state.source_ids.shape
+        cache = state.cache
         cache.begin()
         context = AttentionContext("cached", len(ids_M), True, cache.rows, 1, None)
-        target_ids = torch.ones(texts, len(ids_M) // texts, dtype=state.source_ids.dtype, device=ids_M.device)
-        cross_context = self._cross_context(target_ids, state.source_ids, cache.memory.dtype)
         x_MD: Tensor = self.embeddings(ids_M, cache.step.expand(len(ids_M)), target=True)
         for layer, block in enumerate(self.decoder_blocks):
-            x_MD, _ = block(x_MD, replace(context, cache=cache.layer(layer)), state.memories[layer], cross_context)
+            x_MD, _ = block(
+                x_MD, replace(context, cache=cache.layer(layer)), state.memories[layer], state.cross_context
+            )
         cache.step.add_(1)
         return x_MD.to(self.token_embeddings.dtype)
 
-    def _cross_context(
-        self, target_ids: Tensor, source_ids: Tensor, dtype: torch.dtype, *, return_probabilities: bool = False
-    ) -> CrossAttentionContext:
-        """By our kernel where it runs, which is faster even than torch's without a mask."""
-        device, head_width = source_ids.device.type, self.attention_shape.head_width
-        ranges = not return_probabilities and runs_triton(device, compute_dtype(device, dtype), head_width)
-        return make_cross_attention_context(
-            target_ids, source_ids, return_probabilities=return_probabilities, ranges=ranges
-        )
+    def _supports_ranges(self, batch: Batch, dtype: torch.dtype) -> bool:
+        """Whether our kernel of cross-attention runs, which is faster than torch's even without a mask."""
+        device = batch.document_ids.device.type
+        return runs_triton(device, compute_dtype(device, dtype), self.attention_shape.head_width)
 
     def layer_groups(self) -> list[nn.Module]:
         """Embeddings, blocks of the encoder, blocks of the decoder."""

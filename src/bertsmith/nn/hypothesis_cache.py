@@ -1,6 +1,6 @@
 """Keys and values of the hypotheses of a beam search, which stay where they are when hypotheses are reordered.
 
-M hypotheses, L tokens, H heads, K head width.
+N source texts of S tokens, M hypotheses of L tokens, H heads, K head width.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertsmith.nn.attention import HAS_TRITON, TRITON_HEAD_WIDTHS, AttentionContext, AttentionShape, masked_attention
+from bertsmith.nn.decoder import CrossAttentionContext, SourceMemory, make_cross_attention_context
 
 
 @dataclass(frozen=True)
@@ -75,3 +76,33 @@ class HypothesisLayerCache:
         if q_MHK.is_cuda:
             return masked_attention(q_MHLK, k_MHLK, v_MHLK, (tokens_L <= self.step)[None, None, None], 0.0)[:, :, 0]
         return F.scaled_dot_product_attention(q_MHLK, k_MHLK, v_MHLK)[:, :, 0]
+
+
+@dataclass(frozen=True)
+class Seq2SeqState:
+    """Keys and values of N source texts, and of their K hypotheses so far."""
+
+    cache: HypothesisCache  # of M = N * K hypotheses; changed in place
+    memories: tuple[SourceMemory, ...]  # of each layer, of N * S tokens
+    source_ids: Tensor  # [N, S] document ids
+    cross_context: CrossAttentionContext  # of one token of each hypothesis
+
+    def select(self, hypotheses: Tensor, texts: Tensor | None = None) -> Seq2SeqState:
+        """See `encoders.encoder.DecoderState`."""
+        selected = replace(self, cache=self.cache.select(hypotheses))
+        if texts is None:
+            return selected
+        memories = tuple(memory.select(texts, len(self.source_ids)) for memory in self.memories)
+        ids, ranges = self.source_ids[texts], self.cross_context.mask is None
+        context = decoding_context(ids, len(hypotheses) // len(texts), ranges=ranges)
+        return replace(selected, memories=memories, source_ids=ids, cross_context=context)
+
+    def reorder(self, hypotheses: Tensor) -> None:
+        """See `encoders.encoder.CapturedState`."""
+        self.cache.reorder(hypotheses)
+
+
+def decoding_context(source_ids_NS: Tensor, hypotheses: int, *, ranges: bool) -> CrossAttentionContext:
+    """All hypotheses of a text read its whole source."""
+    targets = torch.ones(len(source_ids_NS), hypotheses, dtype=source_ids_NS.dtype, device=source_ids_NS.device)
+    return make_cross_attention_context(targets, source_ids_NS, ranges=ranges)
