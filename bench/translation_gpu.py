@@ -10,7 +10,7 @@ Training, a whole step of 512 pairs: `full` is 32 + 32 tokens without padding, `
 to 32 tokens packed into rows of 128, `graphs` is `full` as CUDA graphs. Marian gets 32 + 32 tokens, label smoothing and
 fused AdamW; neither clips gradients. Beam search: beam 4, 128 sources of 32 tokens, exactly 32 new tokens, from ids
 to ids. Medians of interleaved rounds. Checks: captured and uncaptured decoding find the same tokens; the loss of packed
-pairs is that of padded ones, compiled or not; the loss on the GPU is that of the CPU. `--profile`: the kernels of a step.
+pairs is that of padded ones, compiled or not; the loss on the GPU is that of the CPU. `--profile`: kernels of a step.
 """
 
 from __future__ import annotations
