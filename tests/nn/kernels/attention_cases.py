@@ -11,6 +11,7 @@ import copy
 import json
 from typing import Any
 
+import cross_attention_cases
 import cross_entropy_cases
 import elementwise_cases
 import norm_cases
@@ -257,6 +258,7 @@ def main() -> None:
         "gelu": elementwise_cases.all_errors(),
         "cross-entropy": cross_entropy_cases.all_errors(),
         "norm": norm_cases.all_errors(),
+        "cross-attention": cross_attention_cases.all_errors(),
     }
     print(json.dumps({"attention": results, "fp8": fp8, **others}))
 
