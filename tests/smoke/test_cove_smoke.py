@@ -41,6 +41,9 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_a_toy_translation_is_learned(road: Path) -> None:
     model = load(road / "run")
     assert [one["text"] for one in model.translate(["drei", "eins zwei", "vier null fünf"])] == ["3", "2 1", "5 0 4"]
+    weights = model.translate("eins zwei", attention=True)["attention"].weights
+    assert weights.shape == (1, 1, 3, 3), "one layer with one head; two words and the end on either side"
+    assert np.allclose(weights.sum(-1), 1, atol=1e-5)
     done("average", road / "run", "--last", 2, "-o", road / "average")
     assert load(road / "average").translate("eins zwei")["text"] == "2 1"
 
