@@ -7,7 +7,7 @@ hypothesis can still beat its finished ones, and leaves the batch. N texts, M = 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bertsmith.encoders.encoder import DecoderState
 from bertsmith.errors import BertsmithError
+from bertsmith.inference.decoding import STEPS
 
 LogProbs = Callable[[Tensor, Any], Tensor]  # the last tokens [M] and a `DecoderState` -> log probabilities [M, V]
 MAX_BEAM_SIZE = 64
@@ -72,7 +73,29 @@ def beam_search(
     `state` has `beam_size` hypotheses of each text. A text that reaches its limit with too few finished hypotheses is
     completed by alive ones.
     """
+    ids: dict[str, Any] = {"start_id": start_id, "end_id": end_id}
+    steps = search_steps(log_probs, state, **ids, limits=limits, settings=settings, device=device)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            results: list[list[Hypothesis]] = done.value
+            return results
+
+
+def search_steps(
+    log_probs: LogProbs,
+    state: DecoderState,
+    *,
+    start_id: int,
+    end_id: int,
+    limits: Sequence[int],
+    settings: SearchSettings,
+    device: str | torch.device = "cpu",
+) -> Generator[int, None, list[list[Hypothesis]]]:
+    """`beam_search`, a few steps at a time: yields the number of alive hypotheses, and returns the results."""
     search = _Search(list(limits), end_id, settings, torch.device(device))
+    interval = STEPS.get(search.limits_N.device.type, 1)
     ids_M = torch.full((len(limits) * settings.beam_size,), start_id, device=device)
     while search.texts:
         hypotheses_M, texts_N = search.advance(log_probs(ids_M, state))
@@ -81,6 +104,8 @@ def beam_search(
         if settings.beam_size > 1 or texts_N is not None:
             state = state.select(hypotheses_M, texts_N)
         ids_M = search.tokens_NKT[:, :, -1].flatten()
+        if search.length % interval == 0:
+            yield len(ids_M)
     return search.results
 
 
