@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import call
 from smoke.smoke_fixtures import done, steps
 from smoke.test_transformer_smoke import WORDS, reversed_digits
 from threads import threads
@@ -87,19 +88,67 @@ def test_words_of_the_file_are_added_to_the_vocabulary(road: Path) -> None:
         extend_vocabulary(road / "run", str(road / "vectors.txt"), road / "none")
 
 
-def test_context_vectors_of_a_frozen_encoder_in_a_task(road: Path) -> None:
-    """[word ; context] through the biattentive classification network; only the head is trained."""
+def task_files(base: Path) -> list[object]:
+    """A task for `finetune`: which word is the first?"""
     draw = random.Random(0)
     for name, count in (("train", 96), ("dev", 32)):
         rows = [[draw.choice(WORDS[1:3]), *draw.choices(WORDS, k=draw.randint(1, 3))] for _ in range(count)]
         lines = "".join(f"{' '.join(row)}\t{row[0]}\n" for row in rows)
-        (road / f"{name}.tsv").write_text("text\tlabel\n" + lines, encoding="utf-8")
-    files = ["--train", road / "train.tsv", "--dev", road / "dev.tsv"]
+        (base / f"{name}.tsv").write_text("text\tlabel\n" + lines, encoding="utf-8")
+    return ["--train", base / "train.tsv", "--dev", base / "dev.tsv"]
+
+
+def test_context_vectors_of_a_frozen_encoder_in_a_task(road: Path) -> None:
+    """[word ; context] through the biattentive classification network; only the head is trained."""
     settings = ["head.biattention_width=8", "epochs=8", "batch_size=16", "head.dropout=0", "learning_rate=5e-3"]
     with threads(1):
         where = ["-o", road / "task", "--device", "cpu"]
-        done("finetune", road / "run", "-t", "classification", *files, *where, *settings)
+        done("finetune", road / "run", "-t", "classification", *task_files(road), *where, *settings)
     model = load(road / "task", device="cpu")
     assert [one["label"] for one in model.predict(["eins zwei vier", "zwei eins drei"])] == ["eins", "zwei"]
     before, after = (load(road / name, device="cpu").model.encoder.state_dict() for name in ("run", "task"))
     assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+def test_context_vectors_as_features_beside_words_and_characters(road: Path) -> None:
+    """[word ; characters ; context] in the encoder `taglm`: words of one folder, features of the translation model."""
+    vectors = np.random.default_rng(0).normal(size=(len(WORDS), 8)).astype(np.float32)
+    (road / "words.txt").write_bytes(b"".join(vector_chunks(WORDS, vectors, "glove")))
+    done("import", road / "words.txt", "-o", road / "words")
+    settings = ["encoder.kind=taglm", "encoder.layers=0", "encoder.features_at=[0]", "encoder.character_hidden=4"]
+    settings += [f'encoder.features=["{road / "run" / "best"}"]', "epochs=1", "head.pooling=biattention"]
+    with threads(1):
+        where = ["-o", road / "features", "--device", "cpu", "head.biattention_width=8"]
+        done("finetune", road / "words", "-t", "classification", *task_files(road), *where, *settings)
+    model = load(road / "features", device="cpu")
+    (source,) = model.model.encoder.features.frozen_encoders()
+    known, before = source.encoder.state_dict(), load(road / "run").model.encoder.state_dict()
+    assert all(torch.equal(value, known[name]) for name, value in before.items() if name.startswith("lstms."))
+    assert model.predict("eins zwei")["label"] in ("eins", "zwei")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["export", "run", "--to", "onnx", "-o", "onnx"], "recurrent encoders cannot be exported to ONNX"),
+        (["attention", "run", "eins zwei"], "this model has no attention between the tokens of a text"),
+        (
+            ["pretrain", "cove/paper", "-d", "shards", "-o", "p"],
+            "encoder.fixed_embeddings=true needs word vectors: pass",
+        ),
+        (["pretrain", "cove/tiny", "-d", "shards", "-o", "p", "vectors=none.txt"], "none.txt"),
+        (["pretrain", "cove/tiny", "-d", "shards", "-o", "p", "vectors=words.txt"], "write encoder.embedding_width=8"),
+        (["extend", "run", "--vectors", "words.txt", "-o", "e"], "run has trained word vectors, to which others"),
+        (
+            ["pretrain", "cove/tiny", "-d", "shards", "-o", "p", "objectives.translation.tie_output=true"],
+            "set objectives.translation.tie_output=false",
+        ),
+    ],
+)
+def test_errors_are_one_line(road: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str) -> None:
+    monkeypatch.chdir(road)
+    (road / "words.txt").write_bytes(b"".join(vector_chunks(["eins"], np.ones((1, 8), np.float32), "glove")))
+    result = call(*words)
+    assert result.returncode
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1

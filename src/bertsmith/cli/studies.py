@@ -13,7 +13,7 @@ app = typer.Typer()
 LAYERS_HELP = "embeddings, second_to_last, top, last_four_sum, last_four_concat, all_sum, mix."
 MODELS_HELP = (
     "Pre-trained model folders. NAME+bilstm repeats a model with a BiLSTM on top, NAME+fresh repeats it "
-    "with random weights."
+    "with random weights, NAME+embeddings with heads that read only its embeddings."
 )
 START_HELP = "Model folder or run to start from; may be repeated."
 CHANGES_HELP = "Settings of fine-tuning, e.g. learning_rate=1e-4; of one model: from-scratch:learning_rate=1e-3."

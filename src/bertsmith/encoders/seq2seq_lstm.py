@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from bertsmith.encoders.encoder import EncoderDecoder, select_tokens
+from bertsmith.encoders.frozen_features import freeze
 from bertsmith.errors import ConfigError
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.pooling import TextTokens
 from bertsmith.nn.recurrent_decoder import DecoderLSTMState, InputFeedDecoder, SourceMemory
-from bertsmith.nn.word_table import WordTable
 from bertsmith.types import Batch, Encoding
 
 
@@ -36,7 +36,7 @@ class Config:
     dropout: float = 0.2  # on the input and the output of every layer
     initializer_range: float = 0.1  # of new weights, which are uniform within it
 
-    # the encoder is frozen; P-CoVe §6.4 gives Adam and these ranges, but not each task's values
+    # the paper's frozen encoder, Adam at 1e-3 and a dropout from 0.1 to 0.3; batch size, epochs and clipping are ours
     finetuning: ClassVar[Mapping[str, Any]] = {
         "unfreeze": [{"after": 0.0, "groups": 1}],
         "learning_rate": 1e-3,
@@ -108,7 +108,9 @@ class Seq2SeqLSTM(EncoderDecoder):
         self.width, self.layers, self.max_positions = config.width, config.layers, config.max_positions
         self.segment_types, self.has_pooler, self.compiles = config.segment_types, False, False
         self.layer_config = config.head_layer_config
-        self.embeddings = WordTable(config.vocab_size, config.embedding_width, fixed=config.fixed_embeddings)
+        self.embeddings = nn.Embedding(config.vocab_size, config.embedding_width)
+        if config.fixed_embeddings:
+            freeze(self.embeddings)
         widths = self.layer_widths[:-1]
         how: dict[str, Any] = {"batch_first": True, "bidirectional": True}
         self.lstms = nn.ModuleList(nn.LSTM(width, config.width // 2, **how) for width in widths)
@@ -203,9 +205,10 @@ class Seq2SeqLSTM(EncoderDecoder):
         """Adds fixed vectors of words that only source texts have, in place of the rows after the first ones."""
         table_VE = self.embeddings.weight
         self.embeddings.weight = torch.cat((table_VE[:after], vectors_XE.to(table_VE)))
-        self.target = nn.Embedding(after, self.target.embedding_dim, _weight=self.target.weight[:after].clone())
+        target_VE = self.target.weight[:after].clone()  # fewer, if words were added before
+        self.target = nn.Embedding(len(target_VE), self.config.embedding_width, _weight=target_VE)
         rows = len(self.embeddings.weight)
-        self.config = replace(self.config, vocab_size=rows, target_vocab_size=len(self.target.weight))
+        self.config = replace(self.config, vocab_size=rows, target_vocab_size=len(target_VE))
 
     def layer_groups(self) -> list[nn.Module]:
         """Word vectors of the source, layers of the encoder, the decoder with its embeddings."""

@@ -136,6 +136,8 @@ class AttentionQuery(Query):
 
     def forward(self, model: Model, batch: Batch) -> Tensor:
         encoding = model.encoder(batch, pool=False, return_attentions=True)
+        if not encoding.attentions:
+            raise BertsmithError("this model has no attention between the tokens of a text: use a Transformer")
         return torch.stack(encoding.attentions, dim=1)  # [1, layers, heads, L, L]
 
 

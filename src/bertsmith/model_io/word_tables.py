@@ -76,7 +76,7 @@ def extend_vocabulary(
     encoder.add_words(rows[kept], after=len(tokens))
     for head in model.objectives.values():
         if isinstance(head, Translation):
-            head.keep_tokens(len(tokens))
+            head.keep_tokens(len(encoder.target_embeddings))
     added = [words[number] for number in kept]
     larger = Words([*tokens, *added], word_rules=rules, max_length=tokenizer.max_length)
     save_model(model, larger, output, facts={"words added from": Path(vectors).name}, replace=overwrite)

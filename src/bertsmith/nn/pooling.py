@@ -51,7 +51,7 @@ def check_layers(layers: LayerChoice) -> None:
 
 def layer_numbers(layers: LayerChoice, count: int) -> tuple[int, ...]:
     """The layers that are read of an encoder with this many, 0 for the embeddings."""
-    if layers == "embeddings_and_top":  # CoVe's [word ; context] (McCann et al. 2017, eq. 9)
+    if layers == "embeddings_and_top":  # CoVe's [word ; context] (McCann et al. 2017, §4)
         return 0, count
     return tuple(range(count + 1)[SLICES[layers]])
 

@@ -113,7 +113,13 @@ def chosen_layers(encoder: Encoder, given: Sequence[str]) -> tuple[LayerChoice, 
             if given:
                 raise
             continue
-        chosen.append(name)
+        if (widths := {encoder.layer_widths[number] for number in layer_indices(name, encoder)}) == {encoder.width}:
+            chosen.append(name)
+        elif given:
+            found = f"layers of width {', '.join(map(str, sorted(widths)))}, where the last has {encoder.width}"
+            raise ConfigError(
+                f"--layers {name} reads {found}: leave it out, or use `bertsmith finetune` head.layers={name}"
+            )
     return tuple(chosen)
 
 

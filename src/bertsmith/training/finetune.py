@@ -52,7 +52,8 @@ def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokeniz
     for name, part in task.heads.items():
         head, own = config.find_kind(OBJECTIVES, part.objective).Config, settings.head_settings(name)
         orders = {"both_orders": True} if causal and part.symmetric and hasattr(head, "both_orders") else {}
-        usual = text_head if hasattr(head, "hidden") else {}
+        shared = text_head if hasattr(head, "hidden") else {"layers"} if hasattr(head, "layers") else set()
+        usual = {setting: value for setting, value in text_head.items() if setting in shared}
         given = {**usual, **part.head_config(), **orders, **own, **label_weights(settings, part, own)}
         heads[name] = config.from_dict(head, given, "head")
         part.use_head_config(heads[name])
@@ -183,7 +184,7 @@ def preview(settings: FinetuneConfig, output: str | Path, *, overwrite: bool = F
 
 
 def paper_note(settings: FinetuneConfig) -> list[str]:
-    """The settings that are those of the encoder's paper, where it has fine-tuning settings of its own."""
+    """The settings that are the encoder's own defaults: those of its paper, as far as that has them."""
     same = {
         name: value
         for name, value in finetuning_settings(settings.model, settings.encoder_kind).items()
@@ -191,7 +192,7 @@ def paper_note(settings: FinetuneConfig) -> list[str]:
     }
     tables = {name: value if isinstance(value, dict) else {"": value} for name, value in same.items()}
     listed = [f"{name}.{key}".rstrip(".") + f"={one}" for name, table in tables.items() for key, one in table.items()]
-    return [f"settings of the encoder's paper: {' '.join(listed)}"] if listed else []
+    return [f"defaults of this encoder: {' '.join(listed)}"] if listed else []
 
 
 def _has(settings: FinetuneConfig, name: str, value: Any) -> bool:

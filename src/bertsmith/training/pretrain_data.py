@@ -185,6 +185,11 @@ def _worker_count(world: World) -> int:
 
 def build_model(recipe: Recipe, tokenizer: Tokenizer, shards: Shards | None = None) -> Model:
     """The recipe's model with new weights; `shards` of the training text, for objectives that read token counts."""
+    if getattr(recipe.encoder, "fixed_embeddings", False) and not (recipe.vectors or recipe.start):
+        raise ConfigError(
+            "encoder.fixed_embeddings=true needs word vectors: pass vectors=FILE, or train them with "
+            "encoder.fixed_embeddings=false"
+        )
     torch.manual_seed(recipe.seed)
     vocabulary, objectives = vocabulary_of(tokenizer), recipe.objectives.values()
     if shards is not None and any(getattr(settings, "reads_token_counts", False) for settings in objectives):
