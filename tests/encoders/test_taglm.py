@@ -16,6 +16,7 @@ from bertsmith.data.collate import collate
 from bertsmith.encoders import awd_lstm, taglm
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model_folder import open_model, open_over, save_model
 from bertsmith.objectives import tag
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -179,6 +180,8 @@ def test_a_tagger_is_trained_saved_with_its_language_models_and_used_without_the
     for folder in (*lms, tmp_path / "words"):
         shutil.rmtree(folder)
     model = bertsmith.load(tmp_path / "run" / "best", device="cpu")
+    weights = sum(value.numel() for name, value in model.model.state_dict().items())
+    assert parameter_count(model.model) == weights, "frozen weights are counted"
     stored = model.model.encoder.frozen_encoders()["features-0"].encoder.state_dict()
     assert all(torch.equal(stored[name], value) for name, value in before.items())
     found = {(one["word"], one["entity_group"]) for one in model.ner("Dora Smith lives in Oslo .")}

@@ -93,7 +93,7 @@ def test_metrics_count_what_happened() -> None:
 def test_openapi_examples_are_valid_and_docs_are_self_contained(client: httpx.Client) -> None:
     schema = client.get("/openapi.json").json()
     posts = [path for path, methods in schema["paths"].items() if "post" in methods]
-    assert len(posts) == 16
+    assert len(posts) == 17
     page = client.get("/docs")
     assert "default-src 'self'" in page.headers["content-security-policy"]
     address = str(client.base_url).rstrip("/")

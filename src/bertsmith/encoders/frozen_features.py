@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -67,7 +67,13 @@ def freeze(module: nn.Module) -> nn.Module:
             delattr(part, name)
             part.register_buffer(name, value)
             setattr(part, name, value)  # LSTMs keep a list of their weights, which this updates
+            cast(Any, part).frozen = True
     return module.eval()
+
+
+def is_frozen(part: nn.Module) -> bool:
+    """Whether the buffers of a module, without those of its submodules, are frozen weights."""
+    return bool(getattr(part, "frozen", False))
 
 
 class FrozenEncoder(nn.Module):

@@ -27,6 +27,7 @@ from bertsmith.inference.deadline import Deadline, DeadlineExceeded, RequestTooL
 from bertsmith.inference.engine import BatchStats, Engine, EngineClosed, Overloaded
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.word_labels import tags_entities
+from bertsmith.model_io.loading import parameter_count
 from bertsmith.objectives.objective import Pipeline, objectives_with
 from bertsmith.server.errors import (
     RETRY_AFTER,
@@ -95,7 +96,7 @@ class ServedModel:
             "attention_heads": getattr(encoder.config, "heads", None),
             "max_length": encoder.max_positions,
             "vocab_size": tokenizer.vocab_size,
-            "parameters": sum(value.numel() for value in model.parameters()),
+            "parameters": parameter_count(model),
             "labels": next((list(config.labels) for config in configs if getattr(config, "labels", ())), []),
             "mask_token": tokenizer.special_tokens.roles().get("mask"),
             "device": self.predictor.device,
