@@ -66,6 +66,10 @@ class Encoder(nn.Module):
         """Takes the spelling of each token of the vocabulary, where `spellings` is a buffer."""
         raise NotImplementedError
 
+    def set_vocabulary_characters(self, characters: Tensor) -> None:
+        """Takes the characters of each token of the vocabulary [V, C] int16, where it reads characters alone."""
+        raise NotImplementedError
+
     def layer_groups(self) -> list[nn.Module]:
         """Its modules from bottom to top; every parameter is in exactly one."""
         raise NotImplementedError

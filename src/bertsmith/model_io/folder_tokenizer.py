@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, parse_object, shown
 from bertsmith.tokenizers import tokenizer as tokenizers
 from bertsmith.tokenizers.folder import MODEL_CONFIG
+from bertsmith.tokenizers.spelling import Characters
+from bertsmith.tokenizers.spelling import spell_vocabulary as characters_of_tokens
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
 
@@ -79,6 +83,14 @@ def spell_vocabulary(model: Model, tokenizer: Tokenizer) -> None:
     if model.encoder.spellings is not None:
         names = enumerate(tokenizer.tokens())
         model.encoder.set_spellings(["" if number in tokenizer.special_ids else token for number, token in names])
+    if "ids" not in model.encoder.reads:
+        table = vocabulary_characters(tokenizer, model.encoder.config.max_characters)
+        model.encoder.set_vocabulary_characters(torch.from_numpy(table))
+
+
+def vocabulary_characters(tokenizer: Tokenizer, most: int) -> Characters:
+    """The characters of each token of the vocabulary [V, most]."""
+    return characters_of_tokens(tokenizer.tokens(), tokenizer.special_tokens.roles(), most=most)
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:

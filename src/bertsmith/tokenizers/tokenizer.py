@@ -34,6 +34,7 @@ from bertsmith.tokenizers.special_tokens import (
     frame_texts,
     register_special_tokens,
 )
+from bertsmith.tokenizers.spelled_ids import SpelledIdEncoder
 from bertsmith.tokenizers.spelling import spell_tokens
 from bertsmith.tokenizers.training import WordSplitter
 
@@ -157,6 +158,11 @@ class Tokenizer:
     def encode_ids(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The ids of all texts, concatenated [T], and the number of ids of each text: the fast path, for shards."""
         return self._cache(texts)
+
+    @property
+    def spelled_ids(self) -> SpelledIdEncoder | None:
+        """As `encode_ids`, with the spelling of unknown words; None where tokens are not words."""
+        return None
 
     def frame(self, a: types.Encoded, b: types.Encoded | None = None, *, max_length: int) -> types.Row:
         """One or two texts with their special tokens, truncated to at most `max_length` tokens."""
