@@ -51,6 +51,10 @@ class Config:
         "unfreeze": [{"after": 0.0, "groups": 1}],
         "epochs": 10.0,
     }
+    text_head: ClassVar[Mapping[str, Any]] = {
+        **{"layers": "mix", "recurrent": "bilstm", "recurrent_width": 200, "pooling": "concat"},
+        **{"dropout": 0.5, "recurrent_dropout": 0.5},
+    }
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "hidden", "character_width", "max_positions"):
@@ -91,10 +95,9 @@ class ELMo(Encoder):
             highway=config.highway,
             activation=config.activation,
         )
-        clips = {"cell_clip": config.cell_clip, "projection_clip": config.projection_clip}
-        self.lstms = nn.ModuleList(
-            ProjectedLSTM(config.width, config.hidden, config.width, **clips) for _ in range(config.layers)
-        )
+        clips: dict[str, Any] = {"cell_clip": config.cell_clip, "projection_clip": config.projection_clip}
+        sizes = config.width, config.hidden, config.width
+        self.lstms = nn.ModuleList(ProjectedLSTM(*sizes, **clips) for _ in range(config.layers))
         self.register_buffer("vocabulary", None, persistent=False)  # the tokenizer has it
 
     def init_weights(self) -> None:
@@ -157,7 +160,7 @@ class ELMo(Encoder):
         return vectors_NP.index_select(0, index_T)
 
     def _state(self, batch: Batch, state: State | None) -> list[tuple[Tensor, Tensor]] | None:
-        """The state before the first token by layer: outputs [D, N, P] and cells [D, N, H]; zeros where a text starts."""
+        """The state before the first token by layer: outputs [D, N, P] and cells [D, N, H]."""
         if state is None:
             return None
         if len(batch.cls_positions) != len(batch.input_ids):

@@ -13,7 +13,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, parse_object, shown
 from bertsmith.tokenizers import tokenizer as tokenizers
 from bertsmith.tokenizers.folder import MODEL_CONFIG
-from bertsmith.tokenizers.spelling import Characters
+from bertsmith.tokenizers.spelling import MOST, Characters
 from bertsmith.tokenizers.spelling import spell_vocabulary as characters_of_tokens
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
@@ -84,7 +84,8 @@ def spell_vocabulary(model: Model, tokenizer: Tokenizer) -> None:
         names = enumerate(tokenizer.tokens())
         model.encoder.set_spellings(["" if number in tokenizer.special_ids else token for number, token in names])
     if "ids" not in model.encoder.reads:
-        table = vocabulary_characters(tokenizer, model.encoder.config.max_characters)
+        most: int = getattr(model.encoder.config, "max_characters", MOST)
+        table = vocabulary_characters(tokenizer, most)
         model.encoder.set_vocabulary_characters(torch.from_numpy(table))
 
 

@@ -88,7 +88,7 @@ class _Graphs:
         for name in ("gates_DSNG", "hidden_DSNP", "cells_DSNH"):
             getattr(self.steps, name).zero_()
         self.grads.hidden_DSNP.zero_()
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARMUP):

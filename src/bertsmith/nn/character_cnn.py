@@ -59,12 +59,14 @@ class CharacterCNN(nn.Module):
             if isinstance(part, nn.Linear):
                 nn.init.normal_(part.weight, std=1 / math.sqrt(part.in_features))
                 nn.init.zeros_(part.bias)
-        for part in self.filters:
-            if isinstance(part, nn.Linear) and activation == "relu":
-                nn.init.uniform_(part.weight, -FILTER_RANGE, FILTER_RANGE)
+        for part in self._each() if activation == "relu" else []:
+            nn.init.uniform_(part.weight, -FILTER_RANGE, FILTER_RANGE)
         for layer in self.highway:
             if isinstance(layer, Highway):
                 layer.gates.bias[: layer.gates.out_features // 2] = CARRY_BIAS
+
+    def _each(self) -> list[nn.Linear]:
+        return [part for part in self.filters if isinstance(part, nn.Linear)]
 
     def forward(self, characters_NC: Tensor) -> Tensor:
         """[N, C] -> [N, P]."""
@@ -73,12 +75,12 @@ class CharacterCNN(nn.Module):
         if torch.is_autocast_enabled(device):
             x_NCE = x_NCE.to(torch.get_autocast_dtype(device))
         parts = []
-        for layer, reach in zip(self.filters, self.reaches, strict=True):
+        for layer, reach in zip(self._each(), self.reaches, strict=True):
             windows = x_NCE.unfold(1, reach, 1).flatten(2)  # [N, C - reach + 1, E * reach]
             parts.append(F.linear(windows, layer.weight).amax(1) + layer.bias)
         x_NK = self.activation(torch.cat(parts, -1))
-        for layer in self.highway:
-            x_NK = layer(x_NK)
+        for highway in self.highway:
+            x_NK = highway(x_NK)
         x_NP: Tensor = self.project(x_NK)
         return x_NP
 

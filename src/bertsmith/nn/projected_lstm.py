@@ -259,13 +259,13 @@ class ProjectedLSTM(nn.Module):
         device = x_DSNW.device.type
         if torch.is_autocast_enabled(device):
             x_DSNW = x_DSNW.to(torch.get_autocast_dtype(device))
-        d, s, n, _ = x_DSNW.shape
+        d, _, n, _ = x_DSNW.shape
         if state is None:
             state = x_DSNW.new_zeros(d, n, self.width), x_DSNW.new_zeros(d, n, self.cells)
         weights = self.weight_ih, self.weight_hh, self.bias, self.projection
         captured = self.captured if x_DSNW.is_cuda and torch.is_grad_enabled() and self.training else None
         with torch.autocast(device, enabled=False):
-            outputs, hidden, cells = _ProjectedLSTM.apply(
+            outputs, hidden, cells = _ProjectedLSTM.apply(  # type: ignore[no-untyped-call]
                 x_DSNW.contiguous(), *state, *weights, lengths_N, self.clips, captured
             )
         return outputs, (hidden, cells)

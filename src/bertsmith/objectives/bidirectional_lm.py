@@ -54,6 +54,7 @@ class BidirectionalLM(LanguageModelHead):
     """Labels and hidden states are those of the forward direction, then those of the backward one."""
 
     reads_all_tokens = True
+    separate_directions = True
 
     def __init__(self, config: Config, context: BuildContext) -> None:
         if context.direction != "forward_and_backward":
@@ -88,7 +89,7 @@ class BidirectionalLM(LanguageModelHead):
 
     def loss(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Loss:
         """The cross entropy per label; in training, of the sampled softmax."""
-        if not self.training:
+        if not self.training or (self.sampler is None and not self.config.dropout):
             return super().loss(encoding, batch, table)
         x_RP = F.dropout(self.hidden(encoding), self.config.dropout)
         if self.sampler is None:
@@ -98,7 +99,9 @@ class BidirectionalLM(LanguageModelHead):
 
     def _sampled_loss(self, x_RP: Tensor, labels_R: Tensor, sampled_S: Tensor, tries: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of the losses [], and which labels have the largest logit [R] bool."""
-        assert self.sampler is not None and self.output is not None and self.bias is not None
+        assert self.sampler is not None
+        assert self.output is not None
+        assert self.bias is not None
         known_R = labels_R != IGNORE_INDEX
         target_R = torch.where(known_R, labels_R, 0)
         rows = torch.cat((target_R, sampled_S))

@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class EncodedDocuments:
 
     @classmethod
     def concatenate(cls, parts: Sequence[EncodedDocuments], dtype: DTypeLike) -> EncodedDocuments:
-        """Concatenates several, or none; `dtype` is that of the tokens. Unknown words that do not occur are left out."""
+        """Concatenates several, or none; `dtype` is that of the tokens. Unused unknown words are left out."""
         tokens: list[Tokens] = [part.tokens for part in parts]
         unknown = [part.unknown for part in parts if part.unknown is not None]
         merged, tokens = merge(unknown, tokens) if unknown else (None, tokens)
@@ -219,13 +219,13 @@ class ShardFile:
             sections = fields.pop("sections")
             header = Header(**fields)
             counts = (header.tokens, header.sentences, header.documents)
-            numbers = (header.part, *counts, header.first_unit, header.last_unit, header.word_bytes)
-            numbers += tuple(number for pair in header.unknown for number in pair)
+            units, pairs = (header.first_unit, header.last_unit), list(header.unknown)
+            numbers = (header.part, *counts, *units, header.word_bytes, *chain.from_iterable(pairs))
             valid = (
                 all(type(number) is int and number >= 0 for number in numbers)
                 and header.dtype in ("uint16", "uint32")
                 and (header.format, header.block_bytes) == (FORMAT, BLOCK)
-                and all(len(pair) == 2 for pair in header.unknown)
+                and all(len(pair) == 2 for pair in pairs)
                 and sections == {name: list(section) for name, section in header.sections.items()}
             )
             blocks = -(-header.body_bytes // BLOCK)

@@ -1,7 +1,7 @@
 """The spelling of words outside of the vocabulary: in a shard, their ids follow those of the vocabulary.
 
-Id V + n of a shard is word n of its table, where V is the vocabulary size. The table is sorted by the unknown token that
-stands for a word in the vocabulary and by its bytes, so that the header needs one count for each unknown token.
+Id V + n of a shard is word n of its table, V being the vocabulary size. The table is sorted by the unknown token
+that stands for a word in the vocabulary, then by bytes, so that the header needs one count for each unknown token.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def merge(
 ) -> tuple[UnknownWords, list[NDArray[np.unsignedinteger[Any]]]]:
     """One table of the words that occur in tokens with a table each, and the tokens with its ids."""
     base = max((table.base for table in tables), default=0)
-    used = [
-        np.unique(some[some >= base]) - base if table.words else [] for table, some in zip(tables, tokens, strict=True)
-    ]
+    used: list[list[int]] = []
+    for table, some in zip(tables, tokens, strict=True):
+        used.append((np.unique(some[some >= base]) - base).tolist() if table.words else [])
     words = sorted({table.words[number] for table, numbers in zip(tables, used, strict=True) for number in numbers})
     number_of = {word: base + number for number, word in enumerate(words)}
     results = []
