@@ -67,9 +67,9 @@ def fitted(tokenizer: Tokenizer, positions: int) -> Tokenizer:
     return _changed(tokenizer, max_length=positions)
 
 
-def spelling(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer with the spelling of each token, for encoders that read characters."""
-    return _changed(tokenizer, spells=True)
+def spelling(tokenizer: Tokenizer, *, reads_ids: bool = True) -> Tokenizer:
+    """The tokenizer with the spelling of each token, for encoders that read characters, perhaps `reads_ids` too."""
+    return _changed(tokenizer, spells=True, open_vocabulary=not reads_ids)
 
 
 def _changed(tokenizer: Tokenizer, **changes: Any) -> Tokenizer:

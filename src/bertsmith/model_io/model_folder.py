@@ -164,7 +164,8 @@ def _opened(
     facts = FolderFacts(folder, loader.architectures, notes is not None, parameter_count(model), tuple(loader.notes))
     spell_vocabulary(model, tokenizer)
     tokenizer = fitted(tokenizer, model.encoder.max_positions)
-    return model, spelling(tokenizer) if "characters" in model.encoder.reads else tokenizer, facts
+    reads = model.encoder.reads
+    return model, spelling(tokenizer, reads_ids="ids" in reads) if "characters" in reads else tokenizer, facts
 
 
 def read_encoder(source: str | Path) -> Any:

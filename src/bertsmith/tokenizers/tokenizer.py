@@ -73,6 +73,7 @@ class Tokenizer:
     default_chunker: ClassVar[Chunker] = Chunker()
     cache_limit: int = 400_000  # chunks that `encode_ids` caches
     spells: bool = False  # encoded texts have the spelling of each token, for encoders that read characters
+    open_vocabulary: bool = False  # an encoder reads nothing but spelling: no word is unknown to it
     notes: tuple[str, ...] = ()  # what users should know about the folder that it was loaded from
     padding_id = RoleId("padding")
     start_id = RoleId("start")
