@@ -112,7 +112,7 @@ def _layer_weights(config: elmo.Config, file: HDF5File) -> dict[str, Tensor]:
             torch.stack([file.array(cell.format(direction, name), *shape) for direction in range(2)])
             for name, shape in (("W_0", (2 * width, 4 * cells)), ("B", (4 * cells,)), ("W_P_0", (cells, width)))
         )
-        inputs, recurrent = matrices.split(width, 1)
+        inputs, recurrent = matrices[:, :width], matrices[:, width:]
         parts = {"weight_ih": inputs, "weight_hh": recurrent, "bias": biases, "projection": projections}
         state |= {f"lstms.{number}.{name}": value.contiguous() for name, value in parts.items()}
     return state
@@ -203,7 +203,7 @@ def _number(
     *,
     default: int | None = None,
     most: int = 1 << 20,
-    kinds: tuple[type, ...] = (int,),
+    kinds: tuple[type[int | float], ...] = (int,),
 ) -> Any:
     value = values.get(name, default)
     value = default if value is None else value

@@ -13,6 +13,7 @@ from typing import Any
 
 import cross_entropy_cases
 import elementwise_cases
+import lstm_cases
 import norm_cases
 import numpy as np
 import torch
@@ -257,6 +258,7 @@ def main() -> None:
         "gelu": elementwise_cases.all_errors(),
         "cross-entropy": cross_entropy_cases.all_errors(),
         "norm": norm_cases.all_errors(),
+        "lstm": lstm_cases.all_errors(),
     }
     print(json.dumps({"attention": results, "fp8": fp8, **others}))
 

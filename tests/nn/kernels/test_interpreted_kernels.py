@@ -132,3 +132,12 @@ def test_cross_entropy(shape: str, results: dict[str, Errors]) -> None:
     assert errors["gradient"] < 1e-5
     assert errors["wrong"] == 0
     assert errors["correct"] >= 1
+
+
+@pytest.mark.parametrize("how", ["", ", clipped"])
+@pytest.mark.parametrize("shape", ["several blocks", "less than a block"])
+def test_lstm_steps(shape: str, how: str, results: dict[str, Errors]) -> None:
+    errors = results["lstm"][f"{shape}{how}"]
+    assert errors["forward"] < 2e-6
+    assert errors["backward"] < 1e-5
+    assert (errors["clipped"] > 0.05) == bool(how)

@@ -1,7 +1,7 @@
 """The gates of an LSTM step with clipping, forward and backward: Triton kernels and the functions that call them.
 
 D directions, N sequences, H cells, P width of the projection; gates are input, candidate, forget and output
-[D, N, 4 H]. Tensors are views of the steps of a sequence: rows are contiguous, directions are `*_stride` elements apart.
+[D, N, 4 H]. Tensors are views of the steps of a sequence: rows are contiguous, directions `*_stride` elements apart.
 """
 
 import triton
