@@ -63,7 +63,8 @@ class BidirectionalLM(LanguageModelHead):
         self.config = config
         self.init_weights()
         size = context.vocab_size if context.vocabulary is None else context.vocabulary.size
-        self.sampler = LogUniformSampler(size, config.samples, seed=context.seed) if config.samples * 2 < size else None
+        sampled = 0 < config.samples * 2 < size
+        self.sampler = LogUniformSampler(size, config.samples, seed=context.seed) if sampled else None
 
     def init_weights(self) -> None:
         """The softmax as in the paper's code."""

@@ -14,7 +14,6 @@ from bertsmith.training.recipe import Recipe
 
 UNROLL = 20  # tokens of a row
 ROWS = 3 * 128  # of three GPUs
-SMALL_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512))
 TINY_FILTERS = ((1, 16), (2, 16), (3, 32), (4, 32))
 
 
@@ -38,8 +37,7 @@ def original() -> Recipe:
 def small() -> Recipe:
     """The small published model: 1,024 cells, 128 wide (13.6 million parameters)."""
     recipe = original()
-    encoder = replace(recipe.encoder, width=128, hidden=1024, filters=SMALL_FILTERS, highway=1)
-    return replace(recipe, encoder=encoder)
+    return replace(recipe, encoder=replace(recipe.encoder, width=128, hidden=1024, highway=1))
 
 
 def quick() -> Recipe:
