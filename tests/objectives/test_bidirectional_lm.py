@@ -126,12 +126,12 @@ def test_the_sampled_loss_is_that_of_the_formula() -> None:
 def test_the_sampled_sum_estimates_that_of_the_full_softmax() -> None:
     """Of the exponentials of logits, less the logarithm of the expected counts."""
     torch.manual_seed(0)
-    sampler, logits = LogUniformSampler(60, 20, seed=3), torch.randn(60)
+    sampler, logits = LogUniformSampler(400, 40, seed=3), torch.randn(400)
     estimates = []
     for step in range(500):
         ids, tries = sampler.draw(torch.tensor(step))
         estimates.append((logits[ids] - sampler.log_expected_count(ids, tries)).exp().sum())
-    assert torch.stack(estimates).mean().item() == pytest.approx(logits.exp().sum().item(), rel=0.03)
+    assert torch.stack(estimates).mean().item() == pytest.approx(logits.exp().sum().item(), rel=0.04)
 
 
 def test_small_vocabularies_use_the_full_softmax() -> None:
