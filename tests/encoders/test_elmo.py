@@ -92,6 +92,16 @@ def test_unknown_and_long_words_have_vectors_of_their_own() -> None:
     assert torch.isfinite(made(batch).last_hidden).all()
 
 
+def test_bfloat16_keeps_cells_in_float32() -> None:
+    made, batch = build(), texts("the smith heats iron", "Zyzzyva")
+    with torch.autocast("cpu", torch.bfloat16):
+        encoding = made(batch, return_layers=True)
+    assert [part.dtype for part in encoding.state] == [torch.bfloat16, torch.float32] * 2
+    for half, layer in zip(encoding.layers, made(batch, return_layers=True).layers, strict=True):
+        assert half.dtype == torch.bfloat16
+        assert (half.float() - layer).abs().max() < 0.05 * layer.abs().max()
+
+
 def test_case_of_words_is_read() -> None:
     word = build().embed(texts("Smith", "smith")).view(2, 3, -1)[:, 1]
     assert (word[0] - word[1]).abs().max() > 1e-3

@@ -32,7 +32,7 @@ SMALL = [
     "objectives.bidirectional_lm.samples=4",
 ]
 TOKENIZER = ["--kind", "words", "--vocab-size", 16, "--set", "lowercase=false"]
-HEAD = ["head.recurrent_width=16", "head.dropout=0.1", "head.recurrent_dropout=0.1"]
+HEAD = ["head.recurrent=none", "head.dropout=0.1"]
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +44,15 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_a_language_model_a_task_and_predictions(road: Path, tmp_path: Path) -> None:
     evaluations = last_of_each_step(read_events(road / "run" / "events.jsonl"), "evaluation")
     assert evaluations[-1]["loss/bidirectional_lm"] < math.log(16) - 0.1, "of the full softmax"
-    tuned = ["-o", tmp_path / "tuned", "--device", "cpu", "batch_size=16", "epochs=10", "learning_rate=0.05", *HEAD]
+    tuned = ["-o", tmp_path / "tuned", "--device", "cpu", "batch_size=16", "epochs=8", "learning_rate=0.03", *HEAD]
     found = done("finetune", road / "run", *metals(road), *tuned)
     assert found[f"score/{found['main']}"] > 0.9, found
     settings = json.loads((tmp_path / "tuned" / "best" / "config.json").read_text())["objectives"]["classify"]
-    assert (settings["layers"], settings["recurrent"]) == ("mix", "bilstm")
+    assert (settings["layers"], settings["pooling"]) == ("mix", "concat")
     before, after = load(road / "run", device="cpu"), load(tmp_path / "tuned", device="cpu")
     trained = before.model.encoder.state_dict()
     assert all(value.equal(trained[name]) for name, value in after.model.encoder.state_dict().items()), "it is frozen"
-    assert after.predict(["iron the smith strikes Zyzzyva and iron"])[0]["label"] == "iron"
+    assert after.predict(["iron the smith strikes iron and iron"])[0]["label"] == "iron"
     one, other = after.encode(["Zyzzyva", "Quuxly"])
     assert abs(one - other).max() > 1e-4, "unknown words have vectors of their own"
 

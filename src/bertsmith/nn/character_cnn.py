@@ -77,7 +77,7 @@ class CharacterCNN(nn.Module):
         parts = []
         for layer, reach in zip(self._each(), self.reaches, strict=True):
             windows = x_NCE.unfold(1, reach, 1).flatten(2)  # [N, C - reach + 1, E * reach]
-            parts.append(F.linear(windows, layer.weight).amax(1) + layer.bias)
+            parts.append((F.linear(windows, layer.weight).amax(1) + layer.bias).to(x_NCE.dtype))
         x_NK = self.activation(torch.cat(parts, -1))
         for highway in self.highway:
             x_NK = highway(x_NK)
