@@ -10,7 +10,7 @@ D directions, S steps, N sequences, W width of the inputs, H cells, P width of t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -174,8 +174,9 @@ class _ProjectedLSTM(torch.autograd.Function):
             run.forward(weights)
         else:
             steps.forward(weights, clips)
-        ctx.save_for_backward(x_DSNW, inputs_DWG)
-        ctx.steps, ctx.weights, ctx.clips, ctx.run = steps, weights, clips, run
+        own = [] if run else [getattr(part, item.name) for part in (steps, weights) for item in fields(part)]
+        ctx.save_for_backward(x_DSNW, inputs_DWG, *own)
+        ctx.clips, ctx.run, ctx.captured, ctx.wide = clips, run, run is not None, wide
         ctx.dtypes = weight_DWG.dtype, recurrent_DPG.dtype, bias_DG.dtype, project_DHP.dtype
         last: Any = -1 if lengths_N is None else (lengths_N, torch.arange(len(lengths_N), device=x_DSNW.device))
         index = (slice(None), last) if lengths_N is None else (slice(None), *last)
@@ -186,18 +187,17 @@ class _ProjectedLSTM(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x_DSNW, weight_DWG = ctx.saved_tensors
-        steps: Steps = ctx.steps
-        if steps is None:  # the gates are overwritten by their gradients
-            raise RuntimeError("the tensors of CUDA graphs serve one backward: call backward only once")
-        if ctx.run:
-            grads = ctx.run.backward(gradients[0])
-            ctx.steps = None
+        x_DSNW, weight_DWG, *own = ctx.saved_tensors
+        if ctx.captured:
+            if ctx.run is None:  # the gates were overwritten by their gradients
+                raise RuntimeError("the tensors of CUDA graphs serve one backward: call backward only once")
+            steps, grads = ctx.run.steps, ctx.run.backward(gradients[0])
         else:
-            steps = replace(steps, gates_DSNG=steps.gates_DSNG.clone())
+            gates_DSNG, *rest = own[: len(fields(Steps))]
+            steps, weights = Steps(gates_DSNG.clone(), *rest), Weights(*own[len(fields(Steps)) :])
             grads = Gradients.empty(steps)
             grads.hidden_DSNP.copy_(gradients[0])
-            steps.backward(grads, ctx.weights, ctx.clips)
+            steps.backward(grads, weights, ctx.clips)
         gates_DTG, hidden_DTP = steps.gates_DSNG.flatten(1, 2), grads.hidden_DSNP.flatten(1, 2)
         x_DTW, before_DTP = x_DSNW.flatten(1, 2), steps.hidden_DSNP[:, :-1].flatten(1, 2)
         dtypes = ctx.dtypes
@@ -207,7 +207,7 @@ class _ProjectedLSTM(torch.autograd.Function):
             None,
             torch.bmm(x_DTW.mT, gates_DTG).to(dtypes[0]),
             torch.bmm(before_DTP.mT, gates_DTG).to(dtypes[1]),
-            gates_DTG.sum(1, dtype=ctx.weights.bias_DG.dtype).to(dtypes[2]),
+            gates_DTG.sum(1, dtype=ctx.wide).to(dtypes[2]),
             torch.bmm(steps.outputs_DSNH.flatten(1, 2).mT, hidden_DTP).to(dtypes[3]),
         )
         ctx.run = None
