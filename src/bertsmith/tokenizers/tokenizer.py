@@ -34,7 +34,6 @@ from bertsmith.tokenizers.special_tokens import (
     frame_texts,
     register_special_tokens,
 )
-from bertsmith.tokenizers.spelled_ids import SpelledIdEncoder
 from bertsmith.tokenizers.spelling import spell_tokens
 from bertsmith.tokenizers.training import WordSplitter
 
@@ -73,6 +72,7 @@ class Tokenizer:
     default_chunker: ClassVar[Chunker] = Chunker()
     cache_limit: int = 400_000  # chunks that `encode_ids` caches
     spells: bool = False  # encoded texts have the spelling of each token, for encoders that read characters
+    spelled_ids: Any = None  # `encode_ids` with the spelling of unknown words, where tokens are words
     open_vocabulary: bool = False  # an encoder reads nothing but spelling: no word is unknown to it
     notes: tuple[str, ...] = ()  # what users should know about the folder that it was loaded from
     padding_id = RoleId("padding")
@@ -159,11 +159,6 @@ class Tokenizer:
     def encode_ids(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The ids of all texts, concatenated [T], and the number of ids of each text: the fast path, for shards."""
         return self._cache(texts)
-
-    @property
-    def spelled_ids(self) -> SpelledIdEncoder | None:
-        """As `encode_ids`, with the spelling of unknown words; None where tokens are not words."""
-        return None
 
     def frame(self, a: types.Encoded, b: types.Encoded | None = None, *, max_length: int) -> types.Row:
         """One or two texts with their special tokens, truncated to at most `max_length` tokens."""
