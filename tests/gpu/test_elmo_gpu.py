@@ -78,3 +78,25 @@ def test_a_language_model_trains_in_bfloat16() -> None:
         optimizer.step()
         losses.append(float(loss.mean()))
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_sampled_softmax() -> None:
+    """The kernel beside the arithmetic of the CPU, on the same draws."""
+    torch.manual_seed(0)
+    encoder = elmo.Config(width=32, hidden=64, filters=((1, 16), (2, 16)), dropout=0.0)
+    settings = bidirectional_lm.Config(samples=300, dropout=0.0)
+    model = Model.build(encoder, [settings], vocabulary=Vocabulary(size=5000)).train()
+    batch = model.corrupt(rows(torch.randint(5, 5000, (8, 12)).tolist()))
+    results = []
+    for device in ("cpu", "cuda"):
+        model.zero_grad()
+        model.to(device)
+        loss = model(batch.to(device))
+        loss.mean().backward()
+        gradients = [weight.grad.cpu().clone() for weight in model.parameters()]
+        results.append((loss.mean().item(), int(loss.correct["bidirectional_lm"]), gradients))
+    (expected, right, references), (found, correct, gradients) = results
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert correct == right
+    for one, other in zip(gradients, references, strict=True):
+        assert (one - other).norm() < 1e-3 * other.norm()

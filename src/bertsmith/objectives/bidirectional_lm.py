@@ -110,10 +110,14 @@ class BidirectionalLM(LanguageModelHead):
         count = len(target_R)
         own_R = (x_RP * output_XP[:count].to(x_RP.dtype)).sum(-1, dtype=torch.promote_types(x_RP.dtype, torch.float32))
         own_R = own_R + bias_X[:count]
+        if x_RP.is_cuda:
+            from bertsmith.nn.kernels.sampled_softmax import sampled_softmax  # imports triton
+
+            return sampled_softmax(x_RP, own_R, output_XP[count:], bias_X[count:], sampled_S, target_R, known_R)
         logits_RS = at_least_float32(F.linear(x_RP, output_XP[count:])) + bias_X[count:]
         logits_RS = logits_RS.masked_fill(target_R[:, None] == sampled_S, LOWEST)
         losses_R = torch.logaddexp(logits_RS.logsumexp(-1), own_R) - own_R
-        return losses_R.where(known_R, 0).sum(), own_R > logits_RS.amax(-1)
+        return losses_R.where(known_R, 0).sum(), known_R & (own_R > logits_RS.amax(-1))
 
 
 class LogUniformSampler(nn.Module):

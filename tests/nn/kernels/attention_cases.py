@@ -16,6 +16,7 @@ import elementwise_cases
 import lstm_cases
 import norm_cases
 import numpy as np
+import sampled_softmax_cases
 import torch
 from model_fixtures import VOCABULARY, random_batch
 from numpy.typing import NDArray
@@ -259,6 +260,7 @@ def main() -> None:
         "cross-entropy": cross_entropy_cases.all_errors(),
         "norm": norm_cases.all_errors(),
         "lstm": lstm_cases.all_errors(),
+        "sampled softmax": sampled_softmax_cases.all_errors(),
     }
     print(json.dumps({"attention": results, "fp8": fp8, **others}))
 

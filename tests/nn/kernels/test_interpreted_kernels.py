@@ -141,3 +141,12 @@ def test_lstm_steps(shape: str, how: str, results: dict[str, Errors]) -> None:
     assert errors["forward"] < 2e-6
     assert errors["backward"] < 1e-5
     assert (errors["clipped"] > 0.05) == bool(how)
+
+
+@pytest.mark.parametrize("shape", ["whole blocks", "partial last block", "less than a block"])
+def test_sampled_softmax(shape: str, results: dict[str, Errors]) -> None:
+    errors = results["sampled softmax"][shape]
+    assert errors["loss"] < 1e-6
+    assert errors["gradient"] < 1e-5
+    assert errors["wrong"] == 0
+    assert errors["correct"] >= 1

@@ -145,8 +145,9 @@ class Shards:
         if not len(numbers):
             return []
         parts = np.searchsorted(self._word_bases, numbers, "right") - 1
-        headers = [self._reader.head(part).header for part in parts.tolist()]
-        table, content = (np.array([header.sections[name][0] for header in headers]) for name in ("word_ends", "words"))
+        sections = {part: self._reader.head(part).header.sections for part in np.unique(parts).tolist()}
+        begins_of = np.array([[sections[part][name][0] for name in ("word_ends", "words")] for part in parts.tolist()])
+        table, content = begins_of.T
         index = numbers - self._word_bases[parts]
         first = np.maximum(index - 1, 0)
         data = self._reader.read(parts, table + 4 * first, 4 * (index + 1 - first))
