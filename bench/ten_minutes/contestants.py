@@ -28,6 +28,8 @@ TABLE = {
     "paper-medium": Contestant("bert/medium"),
     "quick": Contestant("bert/quick", share=0.9),
     "quick-pairs": Contestant("bert/quick_pairs", after="quick", share=0.1),
+    "gpt-quick": Contestant("gpt/quick", share=0.9),
+    "gpt-quick-long": Contestant("gpt/quick_long", after="gpt-quick", share=0.1),
 }
 # Contestants of `pipeline`; the first one is also fine-tuned without pre-training.
 DEFAULT_CONTESTANTS = ("quick-pairs", "paper-base", "paper-medium")

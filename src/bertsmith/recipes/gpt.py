@@ -52,9 +52,23 @@ def quick() -> Recipe:
     )
 
 
+def quick_long() -> Recipe:
+    """The last minute: positions behind 128, which long inputs of tasks use, get their embeddings here."""
+    return replace(
+        quick(),
+        max_length=512,
+        batch_size=64,
+        steps=4_000,
+        minutes=1.0,
+        learning_rate=1e-3,
+        after="gpt/quick",
+    )
+
+
 RECIPES = {
     "tiny": ("2 layers of width 128.", partial(sized, "tiny")),
     "small": ("4 layers of width 512.", partial(sized, "small")),
     "base": ("12 layers of width 768.", sized),
-    "quick": ("For minutes on one GPU: 8 layers of width 512, rows of 128 tokens.", quick),
+    "quick": ("For minutes on one GPU: 8 layers of width 512, rows of 128 tokens; then gpt/quick_long.", quick),
+    "quick_long": ("The last minute, to --start from a run of gpt/quick: rows of 512 tokens.", quick_long),
 }
