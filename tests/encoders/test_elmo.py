@@ -102,6 +102,16 @@ def test_bfloat16_keeps_cells_in_float32() -> None:
         assert (half.float() - layer).abs().max() < 0.05 * layer.abs().max()
 
 
+def test_a_table_of_distinct_words_is_read_as_texts_are() -> None:
+    """Of pre-training batches."""
+    made, batch = build(), texts("the Zyzzyva heats the iron", "the quux")
+    words, index = torch.unique(batch.characters.flatten(0, 1), dim=0, return_inverse=True)
+    table = batch.replace(characters=None, spellings=words, spelling_ids=index.view(batch.input_ids.shape))
+    assert torch.allclose(made(table).last_hidden, made(batch).last_hidden, atol=1e-6)
+    other = table.replace(spelling_ids=torch.zeros_like(index).view(batch.input_ids.shape))
+    assert not torch.allclose(made(other).last_hidden, made(batch).last_hidden, atol=1e-3)
+
+
 def test_case_of_words_is_read() -> None:
     word = build().embed(texts("Smith", "smith")).view(2, 3, -1)[:, 1]
     assert (word[0] - word[1]).abs().max() > 1e-3
