@@ -267,6 +267,32 @@ def breakdown(model: Model, trainer: Trainer, batch: Batch) -> None:
         print(f"part gradient norm and Adagrad: {1e3 * (seconds or float('nan')):.2f} ms")
 
 
+def products(rows: int, cells: int, width: int) -> None:
+    """Microseconds of the products of a step: both directions as one batched product, or one after the other."""
+    kind = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
+    for name, inner, outer in (
+        ("gates", width, 4 * cells),
+        ("projection", cells, width),
+        ("gradient of the projection", width, cells),
+        ("gradient of the state", 4 * cells, width),
+    ):
+        left, right = (torch.randn(2, *shape, device=DEVICE, dtype=kind) for shape in ((rows, inner), (inner, outer)))
+        out = torch.empty(2, rows, outer, device=DEVICE, dtype=kind)
+
+        def batched(left: Tensor = left, right: Tensor = right, out: Tensor = out) -> None:
+            for _ in range(100):
+                torch.bmm(left, right, out=out)
+
+        def single(left: Tensor = left, right: Tensor = right, out: Tensor = out) -> None:
+            for _ in range(100):
+                torch.mm(left[0], right[0], out=out[0])
+                torch.mm(left[1], right[1], out=out[1])
+
+        one, other = part_seconds(batched), part_seconds(single)
+        rate = 4 * rows * inner * outer / one * 100 / 1e12
+        print(f"product {name}: batched {1e4 * one:.1f} us ({rate:.0f} TFLOP/s), two products {1e4 * other:.1f} us")
+
+
 def main() -> None:
     small = DEVICE.type == "cpu"
     parser = argparse.ArgumentParser(description=__doc__)
@@ -308,6 +334,7 @@ def main() -> None:
         if found:
             median = statistics.median(found)
             print(f"median {name}: {1e3 * median:.2f} ms a step, {tokens / median / 1e3:,.1f} k tokens/s")
+    guarded("products", lambda: products(options.rows, options.cells, options.width))
     guarded("breakdown", lambda: breakdown(model, trainer, data[0]))
     if DEVICE.type == "cuda":
         print(f"peak memory: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
