@@ -32,6 +32,7 @@ class Config:
     layers: int = 2  # LSTM layers
     width: int = 512  # of one direction: of the projections and of the vectors of words; the encoder's is twice that
     hidden: int = 4096  # cells of an LSTM layer in one direction
+    # of the character CNN: characters and number of each kind
     filters: tuple[tuple[int, int], ...] = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
     character_width: int = 16  # of the vector of a character
     max_characters: int = 50  # of a word: its bytes and two marks
