@@ -122,6 +122,13 @@ class DecoderState(Protocol):
         """The state of other hypotheses [N' * K], by their numbers; `texts` [N']: theirs, where some are left out."""
 
 
+class CapturedState(DecoderState, Protocol):
+    """The state of a decoder whose steps a GPU replays as a CUDA graph."""
+
+    def reorder(self, hypotheses: Tensor) -> None:
+        """Becomes the state of other hypotheses [N * K] of the same texts, in place."""
+
+
 class EncoderDecoder(Encoder):
     """An encoder whose `forward` also encodes `Batch.target`, into `Encoding.target`.
 
@@ -131,6 +138,9 @@ class EncoderDecoder(Encoder):
 
     has_decoder = True
     starts_texts = False
+    captures: ClassVar[bool] = (
+        False  # its states are `CapturedState`: `step` changes them in place, without synchronising
+    )
 
     def start(self, batch: Batch, *, hypotheses: int, length: int, dtype: torch.dtype) -> DecoderState:
         """Encodes one source text per row [N, L], for hypotheses of up to `length` tokens."""
