@@ -67,6 +67,10 @@ class Encoder(nn.Module):
         """Takes the spelling of each token of the vocabulary, where `spellings` is a buffer."""
         raise NotImplementedError
 
+    def set_vocabulary_characters(self, characters: Tensor) -> None:
+        """Takes the characters of each token of the vocabulary [V, C] int16, where it reads characters alone."""
+        raise NotImplementedError
+
     def frozen_encoders(self) -> Mapping[str, Any]:
         """Its `FrozenEncoder`s, by the names of the folders of their tokenizers in its model folder."""
         return {}

@@ -134,6 +134,24 @@ def test_cross_entropy(shape: str, results: dict[str, Errors]) -> None:
     assert errors["correct"] >= 1
 
 
+@pytest.mark.parametrize("how", ["", ", clipped"])
+@pytest.mark.parametrize("shape", ["several blocks", "less than a block"])
+def test_lstm_steps(shape: str, how: str, results: dict[str, Errors]) -> None:
+    errors = results["lstm"][f"{shape}{how}"]
+    assert errors["forward"] < 2e-6
+    assert errors["backward"] < 1e-5
+    assert (errors["clipped"] > 0.05) == bool(how)
+
+
+@pytest.mark.parametrize("shape", ["whole blocks", "partial last block", "less than a block"])
+def test_sampled_softmax(shape: str, results: dict[str, Errors]) -> None:
+    errors = results["sampled softmax"][shape]
+    assert errors["loss"] < 1e-6
+    assert errors["gradient"] < 1e-5
+    assert errors["wrong"] == 0
+    assert errors["correct"] >= 1
+
+
 PACKED = ["one pair per row", "padding on both sides", "several pairs per row", "padding of the target alone"]
 
 
