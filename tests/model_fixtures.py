@@ -12,6 +12,7 @@ from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import choose, masked_lm, next_sentence
+from bertsmith.tokenizers.spelling import spell
 from bertsmith.types import Batch, Row, Vocabulary
 
 torch.set_num_threads(1)  # tensors are small here, and test workers share the cores
@@ -29,7 +30,7 @@ VOCABULARY = Vocabulary(
 
 
 def make_row(first: np.ndarray, second: np.ndarray | None = None) -> Row:
-    """[CLS] first [SEP] second [SEP], as ids."""
+    """[CLS] first [SEP] second [SEP], as ids, with the spelling of words such as w33."""
     parts = [[START], first, [END]] + ([] if second is None else [second, [END]])
     sides, segments = [-1, 0, -1, 1, -1], [0, 0, 0, 1, 1]
     sizes = [len(part) for part in parts]
@@ -40,6 +41,7 @@ def make_row(first: np.ndarray, second: np.ndarray | None = None) -> Row:
         sequence_ids=np.repeat(np.array(sides[: len(parts)], np.int8), sizes),
         offsets=np.zeros((len(ids), 2), np.int32),
         words=np.zeros(len(ids), np.int32),
+        characters=spell([f"w{number}" for number in ids.tolist()]),
     )
 
 

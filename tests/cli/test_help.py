@@ -15,7 +15,8 @@ import bertsmith.cli.options as opt
 from bertsmith import cli, config, recipes
 from bertsmith.evaluation.evaluator import EvaluationConfig
 from bertsmith.tasks.task import SPLITS, task_names
-from bertsmith.training.recipe import find_task, make_finetune_config, named_tasks, with_overrides
+from bertsmith.training.recipe import find_task, make_finetune_config, with_overrides
+from bertsmith.training.task_arguments import named_tasks
 
 MAIN = "init train prepare check pretrain finetune evaluate predict embed fill-mask"
 COMMANDS = [(name, example) for name, examples in cli.EXAMPLES.items() for example in examples]

@@ -19,6 +19,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives import masked_lm
+from bertsmith.tokenizers.spelling import spell
 from bertsmith.types import Batch, Encoding
 
 KINDS = config.kinds(encoders.FOLDER)
@@ -113,7 +114,11 @@ class TestEveryEncoder:
         encoder, batch = build(kind, change), text_batch(kind, [12, 9, 19], length=40, pack=True)
         ids = batch.input_ids.clone()
         ids[0, 14] = 33 if ids[0, 14] != 33 else 34  # in the second of three texts
-        before, after = hidden_by_text(encoder, batch), hidden_by_text(encoder, batch.replace(input_ids=ids))
+        assert batch.characters is not None
+        characters = batch.characters.clone()
+        characters[0, 14] = torch.from_numpy(spell([f"w{int(ids[0, 14])}"]))
+        other = batch.replace(input_ids=ids, characters=characters)
+        before, after = hidden_by_text(encoder, batch), hidden_by_text(encoder, other)
         assert relative_difference(after[0], before[0]) < 1e-6
         assert relative_difference(after[2], before[2]) < 1e-6
         assert relative_difference(after[1][2], before[1][2]) > 1e-4, "the token itself"

@@ -11,7 +11,10 @@ from server.http_fixtures import post
 
 KEY = "a-key-that-nobody-guesses"
 AUTHORIZED = f"Bearer {KEY}"
-ROUTES = "embed embed_all similarity rerank tokenize attention fill-mask next-sentence predict ner tag-words qa choose"
+ROUTES = (
+    "embed embed_all similarity rerank tokenize attention fill-mask next-sentence predict ner tag-words qa choose "
+    "translate"
+)
 LONG = ["a b " * 15_000] * 32  # 1.9 MB within every limit
 
 

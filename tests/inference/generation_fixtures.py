@@ -1,4 +1,4 @@
-"""Small causal language models with random weights: GPT with its BPE, and others."""
+"""Small causal language models and translation models with random weights: GPT with its BPE, and others."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 import torch
 from inference.predictor_fixtures import tokenizer as wordpiece
 
-from bertsmith.encoders import gpt
+from bertsmith.encoders import gpt, seq2seq
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.model import Model
-from bertsmith.objectives import causal_lm
+from bertsmith.objectives import causal_lm, translation
 from bertsmith.tokenizers import bpe, byte_bpe
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 TEXT = "the smith heats iron and strikes an anvil while fire burns 쇠를 두드린다 the smith sings"
 POSITIONS = 32
+TRANSLATOR_POSITIONS = 96
 
 
 @cache
@@ -47,4 +48,27 @@ def random_lm(
     return Predictor(model, tokenizer)
 
 
-__all__ = ["POSITIONS", "TEXT", "byte_tokenizer", "gpt_tokenizer", "random_lm", "wordpiece"]
+def random_translator(*, ends: bool = True, **settings: Any) -> Predictor:
+    """A model whose logits differ so much that the most likely token is never a tie; it `ends` its texts, or never."""
+    words = byte_tokenizer()
+    shape: dict[str, Any] = {"layers": 2, "width": 32, "heads": 2, "max_positions": TRANSLATOR_POSITIONS, **settings}
+    model = Model.build(seq2seq.Config(vocab_size=words.vocab_size + 3, **shape), [translation.Config()])
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for value in model.parameters():
+            if value.dim() > 1:
+                value.normal_(0, 0.3, generator=draw)
+        model.encoder.token_embeddings[words.end_id] *= 2.0 if ends else 0.0
+    return Predictor(model, words)
+
+
+__all__ = [
+    "POSITIONS",
+    "TEXT",
+    "TRANSLATOR_POSITIONS",
+    "byte_tokenizer",
+    "gpt_tokenizer",
+    "random_lm",
+    "random_translator",
+    "wordpiece",
+]

@@ -4,40 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
 import torch
-from inference.generation_fixtures import byte_tokenizer
+from inference.generation_fixtures import TRANSLATOR_POSITIONS, random_translator
 from inference.predictor_fixtures import random_model, tokenizer
 
 import bertsmith
 from bertsmith.data.collate import collate
-from bertsmith.encoders import seq2seq
 from bertsmith.errors import BertsmithError
+from bertsmith.inference.beam_search import Hypothesis, SearchSettings
+from bertsmith.inference.deadline import DeadlineExceeded, RequestTooLarge, deadline
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.predictor import Predictor
-from bertsmith.model_io.model import Model
-from bertsmith.objectives import tag, translation
+from bertsmith.inference.translation_search import TranslationSearch
+from bertsmith.objectives import tag
 from bertsmith.tokenizers.special_tokens import frame_texts
 from bertsmith.types import Frame
 
 torch.set_num_threads(1)
 TEXTS = ["the smith", "the", "쇠가", "an anvil burns"]
-POSITIONS = 96
-
-
-def random_translator(**settings: Any) -> Predictor:
-    """A model whose logits differ so much that the most likely token is never a tie, and that ends its texts."""
-    words = byte_tokenizer()
-    shape: dict[str, Any] = {"layers": 2, "width": 32, "heads": 2, "max_positions": POSITIONS, **settings}
-    model = Model.build(seq2seq.Config(vocab_size=words.vocab_size + 3, **shape), [translation.Config()])
-    draw = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for value in model.parameters():
-            if value.dim() > 1:
-                value.normal_(0, 0.3, generator=draw)
-        model.encoder.token_embeddings[words.end_id] *= 2.0
-    return Predictor(model, words)
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +45,12 @@ def greedy_ids(predictor: Predictor, text: str, *, limit: int) -> tuple[list[int
     """The most likely tokens, with the whole target in every forward pass, and their log probability."""
     words, model = predictor.tokenizer, predictor.model
     ids = words.encode(text)
-    source = frame_texts(Frame(("a", words.end_id), ()), ids, None, max_length=POSITIONS)
+    source = frame_texts(Frame(("a", words.end_id), ()), ids, None, max_length=TRANSLATOR_POSITIONS)
     tokens, total = [words.start_id], 0.0
     banned = [*(words.special_ids - {words.end_id}), *range(words.vocab_size, words.vocab_size + 3)]
     while len(tokens) <= limit:
         row = words.encode("")
-        target = frame_texts(Frame(tuple(tokens), ()), row, None, max_length=POSITIONS)
+        target = frame_texts(Frame(tuple(tokens), ()), row, None, max_length=TRANSLATOR_POSITIONS)
         batch = collate([source], length=len(source)).replace(target=collate([target], length=len(tokens)))
         log_probs = model.predict(batch, "translation")[-1].log_softmax(-1)
         log_probs[banned] = -torch.inf
@@ -131,6 +119,43 @@ def test_an_engine_gives_the_same_results(translator: Predictor) -> None:
             shared.translate(TEXTS, max_extra_tokens=8), translator.translate(TEXTS, max_extra_tokens=8), strict=True
         ):
             assert same(one, other)
+
+
+def test_attention_is_that_of_the_forward_pass_that_predicts_each_token(translator: Predictor) -> None:
+    words, model, text = translator.tokenizer, translator.model, TEXTS[0]
+    result = translator.translate(text, attention=True, beam_size=1, max_extra_tokens=5)
+    source = frame_texts(Frame(("a", words.end_id), ()), words.encode(text), None, max_length=TRANSLATOR_POSITIONS)
+    ((hypothesis,),) = translator.search_translations([source], SearchSettings(beam_size=1, max_extra_tokens=5))
+    cut_off = list(hypothesis.tokens)
+    ended = translator.cross_attention(source, Hypothesis(tuple(cut_off), -1.0, -1.0, finished=True))
+    for found, ids in ((result["attention"], cut_off), (ended, [*cut_off, words.end_id])):
+        target = frame_texts(Frame((words.start_id, *ids[:-1]), ()), words.encode(""), None, max_length=len(ids))
+        batch = collate([source], length=len(source)).replace(target=collate([target], length=len(ids)))
+        with torch.inference_mode():
+            expected = torch.cat(model.encoder(batch, return_attentions=True).target.attentions).numpy()
+            likely = model.predict(batch, "translation")[:, : words.vocab_size].argmax(-1).tolist()
+        assert likely[: len(cut_off)] == cut_off, "row t of the weights predicts token t"
+        assert len(found.target_tokens) == len(ids)
+        assert found.source_tokens == ("th", "e", "smith", "</s>")
+        assert found.weights.shape == (2, 2, len(ids), len(source))
+        np.testing.assert_allclose(found.weights, expected, atol=1e-6)
+        np.testing.assert_allclose(found.select(2, 1), expected[1, 0], atol=1e-6)
+        np.testing.assert_allclose(found.select(), expected.mean((0, 1)), atol=1e-6)
+        assert found._repr_html_().count("<text ") == len(ids) + len(source)
+    with pytest.raises(BertsmithError, match=r"^head 3 does not exist: choose 1 to 2$"):
+        ended.select(head=3)
+    assert ended.target_tokens[-1] == "</s>"
+    assert translator.translate("", attention=True)["attention"].weights.shape == (2, 2, 1, 1)
+
+
+def test_a_search_ends_when_its_caller_leaves(translator: Predictor) -> None:
+    with deadline(60) as own, mock.patch.object(TranslationSearch, "run") as run:
+        run.side_effect = lambda device: setattr(own, "cancelled", run.call_count == 3)
+        with pytest.raises(DeadlineExceeded):
+            translator.translate(TEXTS, beam_size=1)
+    assert run.call_count == 3
+    with deadline(60, max_tokens=400), pytest.raises(RequestTooLarge, match=r"^427 tokens, at most 400"):
+        translator.translate(TEXTS[:2])  # 4 + 3 source tokens, 4 hypotheses of 53 and of 52 tokens
 
 
 def test_other_models_do_not_translate() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from objectives.head_fixtures import LENGTHS, alone, layers_of, model_with, pack
 
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
-from bertsmith.nn.pooling import POOLINGS, SLICES, TextTokens
+from bertsmith.nn.pooling import POOLINGS, LayerChoice, TextTokens
 from bertsmith.objectives import choose, classify, regress, tag
 from bertsmith.objectives.objective import BuildContext
 from bertsmith.types import Batch, Encoding
@@ -29,6 +29,8 @@ LAYERS: dict[str, Callable[[Vectors, Any], torch.Tensor]] = {
     "top": lambda layers, _: layers[5],
     "second_to_last": lambda layers, _: layers[4],
     "embeddings": lambda layers, _: layers[0],
+    "embeddings_and_top": lambda layers, _: torch.cat((layers[0], layers[5]), 1),
+    "all_concat": lambda layers, _: torch.cat(layers, 1),
     "last_four_sum": lambda layers, mix: mixed(layers[2:6], mix.weights, mix.scale),
     "last_four_concat": lambda layers, _: torch.cat(layers[2:6], 1),
     "all_sum": lambda layers, mix: mixed(layers[1:6], mix.weights, mix.scale),
@@ -43,8 +45,8 @@ TEXTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def test_every_choice_is_tested() -> None:
-    assert set(LAYERS) == set(SLICES)
-    assert set(TEXTS) | {"auto", "pooler"} == set(POOLINGS)
+    assert set(LAYERS) == set(get_args(LayerChoice))
+    assert set(TEXTS) | {"auto", "pooler", "biattention"} == set(POOLINGS)  # the last: nn/test_biattention.py
 
 
 def test_auto_is_the_last_token_of_a_causal_encoder() -> None:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import httpx
-from inference.generation_fixtures import random_lm
+from inference.generation_fixtures import random_lm, random_translator
 from model_io.folder_fixtures import model, tokenizer
 
 from bertsmith.inference.predictor import Predictor
@@ -33,6 +33,7 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "order": (sentence_order.Config(),),
     "parts of speech": (tag.Config(labels=("NOUN", "VERB", "ADJ")),),
     "texts": ("causal_lm",),
+    "translations": ("translation",),
 }
 
 
@@ -41,6 +42,8 @@ def predictor(name: str) -> Predictor:
     """A small model with random weights and the heads of that name, shared by all tests."""
     if name == "texts":
         return random_lm()
+    if name == "translations":
+        return random_translator()
     return Predictor(model(*KINDS[name], seed=list(KINDS).index(name)), tokenizer())
 
 

@@ -30,7 +30,7 @@ LONG = "a b " * 15_000  # within --max-bytes-per-text
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    with client_for("words", "kinds", "places", "spans") as found:
+    with client_for("words", "kinds", "places", "spans", "translations") as found:
         yield found
 
 
@@ -44,6 +44,8 @@ def client() -> Iterator[httpx.Client]:
         ("/fill-mask", {"inputs": [f"[MASK] {LONG}"] * 32}),
         ("/ner", {"inputs": [LONG] * 32}),
         ("/qa", {"question": "a", "context": LONG}),
+        ("/translate", {"inputs": [LONG] * 32, "truncate": True}),
+        ("/translate", {"inputs": ["a b " * 20] * 32, "beam_size": 64}),  # the tokens of all hypotheses
     ],
 )
 def test_a_request_is_bounded_by_what_can_be_computed(client: httpx.Client, path: str, body: Any) -> None:

@@ -113,8 +113,8 @@ def test_pages_and_assets_are_public_and_data_is_not() -> None:
 
 def test_suggested_commands_exist() -> None:
     tasks = config.kinds("bertsmith.tasks")
-    commands = re.findall(r'command: "bertsmith ([^"]+)"', assets()["tasks.js"])
-    assert len(commands) == 10
+    commands = re.findall(r'command: "bertsmith ([^"]+)"', " ".join(assets().values()))
+    assert len(commands) == 11
     for command in set(commands):
         words = shlex.split(command)
         usage = call(words[0], "--help").stdout

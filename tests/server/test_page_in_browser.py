@@ -343,6 +343,19 @@ def test_token_boxes_cover_the_text(visit: Any, served: dict[str, Predictor]) ->
     expect(page.locator("#table tbody tr")).to_have_count(len(found.ids))
 
 
+def test_words_in_context_are_compared_for_every_model(visit: Any, served: dict[str, Predictor]) -> None:
+    page = visit("/contexts#sentences=the+*iron*+is+red%0Ait+is+*iron*%0A*쇠*+is+blue")
+    page.locator(".contexts td").first.wait_for()
+    assert page.locator(".contexts").count() == len(served)
+    expected = served["judge"].word_contexts(["the *iron* is red", "it is *iron*", "*쇠* is blue"]).similarity
+    cells = page.locator(".contexts").first.locator("td").all_text_contents()
+    assert cells == [f"{value:.2f}" for row in expected.tolist() for value in row]
+    assert page.locator(".contexts").first.locator("mark").all_text_contents() == ["iron", "iron", "쇠"]
+    page.get_by_label("sentences").fill("no marks\nat all")
+    button(page, "Compare").click()
+    page.get_by_text("mark one word with asterisks").wait_for()
+
+
 @pytest.mark.parametrize("panel", ["tokenizer", "attention"])
 def test_input_typed_before_the_first_response_is_kept(visit: Any, panel: str) -> None:
     held: list[Any] = []
@@ -502,6 +515,7 @@ NAMELESS = """() => [...document.querySelectorAll('button, a, input, textarea, s
 def test_panels_fit_a_small_phone(visit: Any, panel: str) -> None:
     page = visit(f"/{panel}", viewport=SMALL, color_scheme="light")
     ready = {"playground": "#form button.main", "attention": ".map", "tokenizer": ".token", "training": "svg.chart"}
+    ready["contexts"] = ".contexts td"
     page.locator(ready.get(panel, "#confusion")).first.wait_for()
     if panel == "playground":
         button(page, "Fill").click()

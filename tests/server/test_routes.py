@@ -226,6 +226,15 @@ def test_attention(client: httpx.Client) -> None:
     assert "1 to 2" in expect_error(client, "/attention", 422, inputs="the cat", layer=3)
 
 
+def test_word_contexts(client: httpx.Client) -> None:
+    texts = ["the *cat*", "a *mat*", "*서울*은"]
+    found = post_ok(client, "/word-contexts", inputs=texts, layer=1)
+    expected = predictor("words").word_contexts(texts, layer=1)
+    np.testing.assert_allclose(found["similarity"], expected.similarity, atol=1e-3)
+    assert [one["word"] for one in found["sentences"]] == ["cat", "mat", "서울"]
+    assert "asterisks" in expect_error(client, "/word-contexts", 422, inputs=["a", "b"])
+
+
 def test_openai_client(client: httpx.Client) -> None:
     theirs = openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none", max_retries=0)
     ours = predictor("words")

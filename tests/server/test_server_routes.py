@@ -17,7 +17,7 @@ from server.http_fixtures import KINDS, client_for, predictor
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.predictor import Predictor
-from bertsmith.server import routes_generate, schemas
+from bertsmith.server import routes_generate, routes_translate, schemas
 from bertsmith.server.monitoring import Log
 from bertsmith.server.server import running
 from bertsmith.server.settings import Limits, name_models
@@ -93,7 +93,7 @@ def test_metrics_count_what_happened() -> None:
 def test_openapi_examples_are_valid_and_docs_are_self_contained(client: httpx.Client) -> None:
     schema = client.get("/openapi.json").json()
     posts = [path for path, methods in schema["paths"].items() if "post" in methods]
-    assert len(posts) == 15
+    assert len(posts) == 17
     page = client.get("/docs")
     assert "default-src 'self'" in page.headers["content-security-policy"]
     address = str(client.base_url).rstrip("/")
@@ -102,7 +102,7 @@ def test_openapi_examples_are_valid_and_docs_are_self_contained(client: httpx.Cl
         content = schema["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
         name = content["$ref"].rsplit("/", 1)[-1]
         (example,) = schema["components"]["schemas"][name]["examples"]
-        (vars(schemas) | vars(routes_generate))[name].model_validate(example)
+        (vars(schemas) | vars(routes_generate) | vars(routes_translate))[name].model_validate(example)
         assert f"POST {path}<" in page.text
         body = {key: value for key, value in example.items() if key != "model"}
         answer = client.post(path, json=body)

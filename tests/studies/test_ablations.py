@@ -171,6 +171,16 @@ def test_a_left_to_right_model_is_pooled_at_the_last_token(folders: dict[str, Pa
     assert Cell.planned(causal, Trial("glue/MRPC", trial.data), tmp_path).task.name == "glue/mrpc"
 
 
+def test_heads_that_read_only_the_embeddings(folders: dict[str, Path], tmp_path: Path) -> None:
+    """With the pooling of the encoder's heads, or the mean: a first token's embedding is the same in every text."""
+    (plain, words) = candidates([f"base={folders['base']}", "base+embeddings"])
+    assert words.folder == plain.folder
+    trial = Trial("glue/mrpc", mrpc(tmp_path / "glue"))
+    head = Cell.planned(words, trial, tmp_path).settings.head
+    assert (head["layers"], head["pooling"]) == ("embeddings", "mean")
+    assert "layers" not in Cell.planned(plain, trial, tmp_path).settings.head
+
+
 def test_errors_are_raised_before_training(folders: dict[str, Path], tmp_path: Path) -> None:
     tried = [Trial("glue/mrpc", mrpc(tmp_path / "glue")), Trial("squad/1.1", tmp_path / "glue")]
     with pytest.raises(DataError, match="no file of squad"):

@@ -14,11 +14,12 @@ from command_line import call
 from studies.study_fixtures import model_folder, tag_files, tokenizer_of
 from threads import threads
 
+from bertsmith.encoders import seq2seq_lstm
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.reports.run_history import read_run
 from bertsmith.studies import features as study
-from bertsmith.studies.features import feature_config, features
+from bertsmith.studies.features import chosen_layers, feature_config, features
 from bertsmith.studies.published import FEATURES
 from bertsmith.training import finetune_loader
 from bertsmith.training.finetune import finetune
@@ -217,3 +218,11 @@ def test_invalid_studies_are_errors(model: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="runs in one process"):
         features(feature_config("tagging", model, files, QUICK), tmp_path / "s", quiet=True)
+
+
+def test_layers_of_another_width_than_the_last_are_left_out() -> None:
+    """CoVe's word vectors are narrower than its layers."""
+    encoder = seq2seq_lstm.Config(width=8, embedding_width=6, vocab_size=16).build()
+    assert chosen_layers(encoder, ()) == ("second_to_last", "top", "all_sum")
+    with pytest.raises(ConfigError, match=r"--layers embeddings reads layers of width 6, where the last has 8: leave"):
+        chosen_layers(encoder, ("embeddings",))

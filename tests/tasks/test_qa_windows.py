@@ -9,11 +9,13 @@ import pytest
 from tasks import squad_reference as reference
 
 from bertsmith.errors import BertsmithError, ConfigError, DataError
+from bertsmith.model_io.folder_tokenizer import spelling
 from bertsmith.tasks.qa_answers import decode_answers, extended_to_words
 from bertsmith.tasks.qa_windows import NO_ANSWER, QAConfig, Question, passage_windows
 from bertsmith.tasks.question_answering import locate_answer
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers import training
+from bertsmith.tokenizers.spelling import widened
 from bertsmith.tokenizers.tokenizer import Tokenizer, kind
 
 TEXT = (
@@ -186,6 +188,22 @@ def test_rows_of_many_questions_equal_those_of_single_questions() -> None:
         assert (one.target, one.start) == (other.target, other.start)
         for name in ("ids", "segment_ids", "sequence_ids", "offsets", "words"):
             assert np.array_equal(getattr(one.rows[0], name), getattr(other.rows[0], name))
+
+
+def test_rows_are_spelled_like_those_of_the_tokenizer() -> None:
+    spelling_tokenizer = spelling(tokenizer())
+    questions = [Question("what 쇠?", TEXT), Question("", KOREAN), Question("who", ODD)]
+    for question in questions:
+        (one, *_) = passage_windows([question], spelling_tokenizer, QAConfig(), max_length=200)
+        encoded = [spelling_tokenizer.encode(text) for text in (question.text, question.passage)]
+        expected = spelling_tokenizer.frame(encoded[0], encoded[1], max_length=200)
+        assert np.array_equal(one.rows[0].ids, expected.ids)
+        found, right = one.rows[0].characters, expected.characters
+        assert found is not None
+        assert right is not None
+        width = max(found.shape[1], right.shape[1])
+        assert np.array_equal(widened(found, width), widened(right, width))
+    assert passage_windows(questions, tokenizer(), QAConfig(), max_length=200)[0].rows[0].characters is None
 
 
 @pytest.mark.parametrize("null", [False, True])

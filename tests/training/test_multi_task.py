@@ -21,7 +21,8 @@ from bertsmith.training.finetune import _make_loader, finetune, open_with_head
 from bertsmith.training.finetune_data import build_task, loss_weights, prepare
 from bertsmith.training.finetune_loader import make_batch
 from bertsmith.training.log import last_of_each_step, read_events
-from bertsmith.training.recipe import FinetuneConfig, make_finetune_config, named_files, named_tasks
+from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
+from bertsmith.training.task_arguments import named_files, named_tasks
 from bertsmith.types import IGNORE_INDEX
 
 KINDS = ("classification", "pairs", "multi_label", "regression", "tagging", "choice", "qa")

@@ -91,6 +91,10 @@ EXAMPLES = {
         "bertsmith evaluate reviews --dev dev.csv",
         "bertsmith evaluate forward backward --file test.csv --split test -o scores",
     ),
+    "lm-features": (
+        "bertsmith lm-features VECTORS --features LM -t tagging --data NER -o s",
+        "bertsmith lm-features A --features LM -t tagging --data D --table mix -o s",
+    ),
     "sample-efficiency": (
         "bertsmith sample-efficiency -m MODEL -t glue/sst-2 --data GLUE -o labels",
         "bertsmith sample-efficiency -m A -m B --from-scratch -t tuning.toml -o out",
@@ -114,6 +118,7 @@ EXAMPLES = {
     "neighbours": (
         "bertsmith neighbours MODEL king paris",
         "bertsmith neighbours MODEL king --minus man --plus woman",
+        "bertsmith neighbours MODEL 'the *play* began' 'children *play* here'",
     ),
     "ask": (
         "bertsmith ask MODEL 'Who strikes the iron?' -c 'The smith strikes the iron.'",

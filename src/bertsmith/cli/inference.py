@@ -12,6 +12,7 @@ import typer
 import bertsmith.cli.options as opt
 from bertsmith import load
 from bertsmith.data.text_files import SUFFIXES, check_text
+from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
 POOLING_HELP = (
@@ -20,6 +21,7 @@ POOLING_HELP = (
 )
 RANK_PROMPT_HELP = 'Embeddings: prompt of the {0}; "" for none; default: the prompt "{0}" if the folder has it.'
 PROMPT_HELP = 'Prompt of a sentence-transformers folder; "" for none; default: the folder\'s default prompt.'
+WORDS_HELP = "Words; of several, the neighbours of each. Or sentences, one word of each marked: 'the *play* began'."
 NO_ANSWER_HELP = "Predict no answer if it outscores the best answer by MARGIN; default: the model's threshold."
 FULL_VOCABULARY_HELP = (
     "Probabilities over the full vocabulary, special tokens included, as in transformers; default: special tokens are "
@@ -300,12 +302,16 @@ def attention(
 @opt.opens_model
 def neighbours(
     model: opt.ModelFolder,
-    words: Annotated[list[str], typer.Argument(metavar="WORD...", help="Words; of several, the neighbours of each.")],
+    words: Annotated[list[str], typer.Argument(metavar="WORD...", help=WORDS_HELP)],
     plus: Annotated[
         list[str] | None, opt.option("--plus", "Add the vector of this word; may be repeated.", "W")
     ] = None,
     minus: Annotated[
         list[str] | None, opt.option("--minus", "Subtract the vector of this word; may be repeated.", "W")
+    ] = None,
+    layer: Annotated[int, typer.Option(help="Of sentences: 0 is the embeddings, -1 the last layer.")] = -1,
+    other: Annotated[
+        list[Path] | None, opt.option("--with", "Of sentences: compare this model too; may be repeated.", "FOLDER")
     ] = None,
     top_k: TopK = 10,
     device: opt.Device = "auto",
@@ -313,10 +319,22 @@ def neighbours(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Show the nearest neighbours of words, with a model of word vectors."""
+    """Show the nearest neighbours of words, or of one word among sentences: *play* in "the *play* began"."""
     from bertsmith.inference.neighbours import WordIndex
+    from bertsmith.inference.word_contexts import is_marked
     from bertsmith.reports import terminal_predictions
 
+    if any(map(is_marked, words)):
+        if plus or minus:
+            raise BertsmithError("--plus and --minus are for words without a sentence")
+        folders = [model, *(other or ())]
+        loaded = [load(one, device=device, **(opening if one == model else {})) for one in folders]
+        compared = [
+            {"model": str(folder), **one.word_contexts(words, layer=layer).to_json()}
+            for folder, one in zip(folders, loaded, strict=True)
+        ]
+        opt.print_result({"models": compared}, as_json, lambda: terminal_predictions.word_contexts(compared))
+        return
     for word in (*words, *(plus or ()), *(minus or ())):
         check_text(word)
     predictor = load(model, device=device, **opening)

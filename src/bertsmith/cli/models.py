@@ -14,8 +14,8 @@ app = typer.Typer()
 VECTOR_FORMATS = ("word2vec", "word2vec-binary", "glove")
 HEAD_HELP = "ONNX: the head to export, e.g. masked_lm, or vectors for none; default: all heads."
 IMPORT_HELP = (
-    "Folder with pickled weights, or with a checkpoint of Google or OpenAI; or a file of word vectors: word2vec (text, "
-    "or binary as .bin), GloVe or fastText .vec, gzipped or not."
+    "Folder with pickled weights, or with a checkpoint of Google, OpenAI or ELMo (options.json and weights.hdf5); or a "
+    "file of word vectors: word2vec (text, or binary as .bin), GloVe or fastText .vec, gzipped or not."
 )
 EXPORT_HELP = "onnx, sentence-transformers; for word vectors word2vec, word2vec-binary or glove."
 POOLING_HELP = (
@@ -62,6 +62,21 @@ def average(
     opt.print_result(average_checkpoints(run, output, last=last, overwrite=overwrite), as_json)
 
 
+@app.command()
+def extend(
+    model: opt.ModelFolder,
+    vectors: Annotated[str, opt.option("--vectors", "File of word vectors, or model folder.", "FILE|DIR")],
+    output: opt.Output,
+    limit: Annotated[int, opt.at_least(0, "Read only the first words of the file; 0: all.")] = 0,
+    overwrite: Annotated[bool, opt.option("--overwrite", "Replace an existing model folder.")] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Add the words of a file of word vectors to a translation model with fixed vectors, for context vectors (CoVe)."""
+    from bertsmith.model_io.word_tables import extend_vocabulary
+
+    opt.print_result(extend_vocabulary(model, vectors, output, limit=limit, overwrite=overwrite), as_json)
+
+
 @app.command("import")
 @opt.opens_model
 def import_model(
@@ -76,7 +91,7 @@ def import_model(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Import pickled weights (read in a sandboxed process), Google's and GPT-1's checkpoints, or word vectors."""
+    """Import pickled weights (read in a sandboxed process), checkpoints of Google, GPT-1 and ELMo, or word vectors."""
     from bertsmith.model_io.importers import import_folder
     from bertsmith.model_io.summary import folder_facts
     from bertsmith.tokenizers.tokenizer import load

@@ -1,4 +1,4 @@
-"""Commands for studies, which fine-tune many models and print one table: features, ablate, sample-efficiency."""
+"""Studies, which train many models and print one table: features, ablate, lm-features, sample-efficiency."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ app = typer.Typer()
 LAYERS_HELP = "embeddings, second_to_last, top, last_four_sum, last_four_concat, all_sum, mix."
 MODELS_HELP = (
     "Pre-trained model folders. NAME+bilstm repeats a model with a BiLSTM on top, NAME+fresh repeats it "
-    "with random weights."
+    "with random weights, NAME+embeddings with heads that read only its embeddings."
 )
 START_HELP = "Model folder or run to start from; may be repeated."
 CHANGES_HELP = "Settings of fine-tuning, e.g. learning_rate=1e-4; of one model: from-scratch:learning_rate=1e-3."
+TABLES_HELP = "position, models, layers, mix (its regularisation) or injection (input, output, both)."
 SIZES_HELP = "Numbers of labelled training examples; all: every one."
 StudyFolder = Annotated[Path, opt.output("DIR", "Folder of the study; finished runs in it are skipped.")]
 
@@ -84,6 +85,43 @@ def ablate(
     options: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "device": device, "quiet": quiet}
     options |= {"learning_rates": parse_learning_rates(learning_rates), "report": opt.reporter(quiet)}
     result = study(candidates(models), trials(task, data, settings or []), output, **options)
+    opt.print_result(result, as_json, lambda: terminal_runs.ablations(result))
+
+
+@app.command(name="lm-features")
+def lm_features(
+    model: Annotated[Path, typer.Argument(metavar="VECTORS", help="Model folder of word vectors.")],
+    features: Annotated[
+        list[str], typer.Option("--features", metavar="[NAME=]FOLDER", help="Frozen language model; may be repeated.")
+    ],
+    task: Annotated[
+        list[str], typer.Option("--task", "-t", metavar="TASK", help="Task, e.g. conll/conll2003; may be repeated.")
+    ],
+    data: Annotated[list[str], opt.option("--data", "Folder of the benchmark; may be repeated.", "[TASK=]DIR")],
+    output: StudyFolder,
+    table: Annotated[str, typer.Option(metavar="NAME", help=TABLES_HELP)] = "position",
+    settings: Annotated[
+        list[str] | None, opt.option("--set", "For all tasks or for one; may be repeated.", "[TASK:]SETTING=VALUE")
+    ] = None,
+    learning_rates: Annotated[
+        str, typer.Option(metavar="A,B,...", help="Learning rates to try; the best on dev counts.")
+    ] = "",
+    seeds: opt.Seeds = 1,
+    jobs: opt.Jobs = 1,
+    device: opt.Device = "auto",
+    quiet: opt.Quiet = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Compare uses of frozen language models in a task network: position, models, layers, mix, as in TagLM and ELMo."""
+    from bertsmith.reports import terminal_runs
+    from bertsmith.studies.ablations import trials
+    from bertsmith.studies.lm_features import lm_features as study
+    from bertsmith.training.sweep import parse_learning_rates
+
+    quiet = quiet or as_json
+    options: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "device": device, "quiet": quiet, "table": table}
+    options |= {"learning_rates": parse_learning_rates(learning_rates), "report": opt.reporter(quiet)}
+    result = study(model, features, trials(task, data, settings or []), output, **options)
     opt.print_result(result, as_json, lambda: terminal_runs.ablations(result))
 
 

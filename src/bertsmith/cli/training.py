@@ -124,8 +124,9 @@ def finetune(
     from bertsmith.reports import terminal_runs
     from bertsmith.training.finetune import finetune as run_finetuning
     from bertsmith.training.finetune import preview
-    from bertsmith.training.recipe import make_finetune_config, named_files, named_tasks
+    from bertsmith.training.recipe import make_finetune_config
     from bertsmith.training.sweep import parse_learning_rates, sweep
+    from bertsmith.training.task_arguments import named_files, named_tasks
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())

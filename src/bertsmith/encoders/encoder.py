@@ -32,6 +32,7 @@ class Encoder(nn.Module):
     compiles: bool = True  # by torch.compile, as one graph; false: it is neither compiled nor captured
     starts_texts: ClassVar[bool] = True  # pre-training texts begin with the start token of the tokenizer
     reads: frozenset[Input] = frozenset({"ids"})
+    reads_case: ClassVar[bool] = False  # characters are as written, although the vocabulary is lower-cased
     spellings: Tensor | None  # [V, C] int16, where it reads characters: of each token of the vocabulary
 
     def __init__(self) -> None:
@@ -65,6 +66,18 @@ class Encoder(nn.Module):
     def set_spellings(self, tokens: Sequence[str]) -> None:
         """Takes the spelling of each token of the vocabulary, where `spellings` is a buffer."""
         raise NotImplementedError
+
+    def set_vocabulary_characters(self, characters: Tensor) -> None:
+        """Takes the characters of each token of the vocabulary [V, C] int16, where it reads characters alone."""
+        raise NotImplementedError
+
+    def frozen_encoders(self) -> Mapping[str, Any]:
+        """Its `FrozenEncoder`s, by the names of the folders of their tokenizers in its model folder."""
+        return {}
+
+    def penalty(self) -> Tensor | None:
+        """A regularization term [] of the loss; None where there is none."""
+        return None
 
     def layer_groups(self) -> list[nn.Module]:
         """Its modules from bottom to top; every parameter is in exactly one."""
@@ -118,6 +131,13 @@ class DecoderState(Protocol):
         """The state of other hypotheses [N' * K], by their numbers; `texts` [N']: theirs, where some are left out."""
 
 
+class CapturedState(DecoderState, Protocol):
+    """The state of a decoder whose steps a GPU replays as a CUDA graph."""
+
+    def reorder(self, hypotheses: Tensor) -> None:
+        """Becomes the state of other hypotheses [N * K] of the same texts, in place."""
+
+
 class EncoderDecoder(Encoder):
     """An encoder whose `forward` also encodes `Batch.target`, into `Encoding.target`.
 
@@ -127,6 +147,9 @@ class EncoderDecoder(Encoder):
 
     has_decoder = True
     starts_texts = False
+    captures: ClassVar[bool] = (
+        False  # its states are `CapturedState`: `step` changes them in place, without synchronising
+    )
 
     def start(self, batch: Batch, *, hypotheses: int, length: int, dtype: torch.dtype) -> DecoderState:
         """Encodes one source text per row [N, L], for hypotheses of up to `length` tokens."""

@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError
@@ -79,8 +80,9 @@ def export_onnx(
         raise BertsmithError(f"--pooling exports vectors and --head {head} exports logits: leave out one of them")
     chosen: dict[str, Any] = {"ignore_heads": True} if pooling is not None or head == VECTORS else {"head": head}
     model, words, _ = open_model(folder, tokenizer=tokenizer, **chosen)
-    if model.encoder.stateful or "characters" in model.encoder.reads:
-        kind = "recurrent encoders" if model.encoder.stateful else "encoders that read characters"
+    recurrent = model.encoder.stateful or any(isinstance(part, nn.LSTM) for part in model.encoder.modules())
+    if recurrent or "characters" in model.encoder.reads:
+        kind = "encoders that read characters" if "characters" in model.encoder.reads else "recurrent encoders"
         raise BertsmithError(f"{kind} cannot be exported to ONNX: export a Transformer such as bert/base")
     module = OnnxModule(model, pooling=pooling, normalize=normalize).eval()
     contents = folder_contents(model, words, final.name, {})

@@ -31,6 +31,7 @@ Combine = Literal["mean", "concat"]
 CELL = 18  # pixels of a token in a heat map
 MAX_TOKENS = 128  # of a heat map
 MAX_TOKEN = 12  # characters of a label
+LABELS = ('x="{1}" y="{0}" text-anchor="end"', 'transform="translate({0} {1}) rotate(-90)"')  # of rows, of columns
 
 
 class EmbeddingOptions(TypedDict, total=False):
@@ -72,14 +73,7 @@ class Attention:
 
     def select(self, layer: int | None = None, head: int | None = None) -> NDArray[np.float32]:
         """The weights [L, L] of one layer and head, counted from 1; None averages over all of them."""
-        weights = self.weights
-        for axis, (name, number) in enumerate({"layer": layer, "head": head}.items()):
-            count = weights.shape[axis]
-            if number is not None and not 1 <= number <= count:
-                raise BertsmithError(f"{name} {number} does not exist: choose 1 to {count}")
-            weights = weights if number is None else weights.take([number - 1], axis=axis)
-        mean: NDArray[np.float32] = weights.mean((0, 1))
-        return mean
+        return select_heads(self.weights, layer, head)
 
     def to_json(self, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
         """Plain values, with the weights of `select`."""
@@ -98,24 +92,9 @@ class Attention:
 
     def _repr_html_(self) -> str:
         """A heat map of the mean over layers and heads; colours follow the square root, as on the server's page."""
-        layers, heads, length, _ = self.weights.shape
-        count = min(length, MAX_TOKENS)
-        edge, side = 8 * min(max(map(len, self.tokens[:count])), MAX_TOKEN) + 8, CELL * count
-        weights = self.select()[:count, :count]
-        labels = []
-        for index, token in enumerate(self.tokens[:count]):
-            text = escape(token if len(token) <= MAX_TOKEN else f"{token[: MAX_TOKEN - 1]}…")
-            middle = edge + (index + 0.5) * CELL + 4
-            labels.append(f'<text x="{edge - 5}" y="{middle}" text-anchor="end">{text}</text>')
-            labels.append(f'<text transform="translate({middle} {edge - 5}) rotate(-90)">{text}</text>')
-        picture = f'<image x="{edge}" y="{edge}" width="{side}" height="{side}" href="{_heat_map(weights)}"'
+        layers, heads = self.weights.shape[:2]
         title = f"Attention, mean of {layers} layers × {heads} heads; rows: query tokens, columns: key tokens"
-        rest = f"; the first {count} of {length} tokens" if count < length else ""
-        return html.notebook(
-            f'<p>{title}; highest weight {weights.max():.1%}{rest}</p><svg role="img" aria-label="{title}" '
-            f'width="{edge + side}" height="{edge + side}">{"".join(labels)}'
-            f'{picture} style="image-rendering: pixelated"/></svg>'
-        )
+        return heat_map(self.select(), self.tokens, self.tokens, title=title)
 
 
 @dataclass(frozen=True)
@@ -157,6 +136,8 @@ class AttentionQuery(Query):
 
     def forward(self, model: Model, batch: Batch) -> Tensor:
         encoding = model.encoder(batch, pool=False, return_attentions=True)
+        if not encoding.attentions:
+            raise BertsmithError("this model has no attention between the tokens of a text: use a Transformer")
         return torch.stack(encoding.attentions, dim=1)  # [1, layers, heads, L, L]
 
 
@@ -225,7 +206,38 @@ def normalized(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return unit
 
 
-def _heat_map(weights: NDArray[np.float32]) -> str:
+def select_heads(weights: NDArray[np.float32], layer: int | None, head: int | None) -> NDArray[np.float32]:
+    """Weights [layers, heads, Q, K] of one layer and head, counted from 1 [Q, K]; None averages over all of them."""
+    for axis, (name, number) in enumerate({"layer": layer, "head": head}.items()):
+        count = weights.shape[axis]
+        if number is not None and not 1 <= number <= count:
+            raise BertsmithError(f"{name} {number} does not exist: choose 1 to {count}")
+        weights = weights if number is None else weights.take([number - 1], axis=axis)
+    mean: NDArray[np.float32] = weights.mean((0, 1))
+    return mean
+
+
+def heat_map(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[str], *, title: str) -> str:
+    """Weights [rows, columns] as a picture for notebooks; colours follow the square root, as on the server's page."""
+    weights = weights[:MAX_TOKENS, :MAX_TOKENS]
+    height, width = weights.shape
+    edge = 8 * min(max(map(len, (*rows[:height], *columns[:width]))), MAX_TOKEN) + 8
+    labels = []
+    for tokens, place in zip((rows[:height], columns[:width]), LABELS, strict=True):
+        for index, token in enumerate(tokens):
+            text = escape(token if len(token) <= MAX_TOKEN else f"{token[: MAX_TOKEN - 1]}…")
+            labels.append(f"<text {place.format(edge + (index + 0.5) * CELL + 4, edge - 5)}>{text}</text>")
+    size = f'width="{CELL * width}" height="{CELL * height}"'
+    picture = f'<image x="{edge}" y="{edge}" {size} href="{heat_map_url(weights)}"'
+    rest = f"; the first {MAX_TOKENS} tokens" if max(len(rows), len(columns)) > MAX_TOKENS else ""
+    return html.notebook(
+        f'<p>{title}; highest weight {weights.max():.1%}{rest}</p><svg role="img" aria-label="{title}" '
+        f'width="{edge + CELL * width}" height="{edge + CELL * height}">{"".join(labels)}'
+        f'{picture} preserveAspectRatio="none" style="image-rendering: pixelated"/></svg>'
+    )
+
+
+def heat_map_url(weights: NDArray[np.float32]) -> str:
     """A data URL of a PNG with one blue pixel for each weight, more opaque for higher ones."""
     height, width = weights.shape
     shades = np.rint(np.sqrt(weights / max(float(weights.max()), 1e-12)) * 255).astype(np.uint8)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertsmith.data.windows import token_windows
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.deadline import current_deadline
 from bertsmith.inference.forward import LogitsQuery, ModelInput, TextModel, check_top_k, require_pipeline
@@ -23,7 +24,6 @@ from bertsmith.objectives.objective import Pipeline
 from bertsmith.tasks.multi_label import MultiLabelTask
 from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.question_answering import QuestionAnsweringTask, ScoringRules
-from bertsmith.tasks.tagged_text import token_windows
 from bertsmith.tasks.task import Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tasks.text_tasks import (
     ClassificationTask,

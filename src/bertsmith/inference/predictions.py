@@ -57,7 +57,8 @@ class Translated(TypedDict):
     score: float  # the log probability divided by the length penalty
     logprob: float
     finish_reason: str  # length or end
-    truncated: NotRequired[bool]  # the beginning of the source text was read
+    truncated: NotRequired[bool]  # only the beginning of the source text was read
+    attention: NotRequired[Any]  # a `CrossAttention`
 
 
 class Scored(TypedDict):

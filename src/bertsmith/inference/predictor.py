@@ -34,7 +34,9 @@ from bertsmith.inference.neighbours import NeighbourPipeline
 from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines, as_list, string_list
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.inference.predictions import Predictions, Ranked
+from bertsmith.inference.stateful import StatefulEncoder
 from bertsmith.inference.translation import SequencePipelines
+from bertsmith.inference.word_contexts import WordContextPipeline
 from bertsmith.inference.word_labels import WordLabelPipelines
 from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
@@ -65,7 +67,9 @@ class Tokenized:
     special: tuple[bool, ...]  # [L]
 
 
-class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, SequencePipelines, NeighbourPipeline):
+class Predictor(
+    TextPipelines, WordLabelPipelines, FillMaskPipeline, SequencePipelines, NeighbourPipeline, WordContextPipeline
+):
     """The result of `bertsmith.load`. Threads may share it; only `to` and `close` change it.
 
     It owns the model, which it moves and converts. `backend` runs forward passes, by default in the caller's thread.
@@ -345,6 +349,11 @@ class Predictor(TextPipelines, WordLabelPipelines, FillMaskPipeline, SequencePip
         check_embedding_options(self.model.encoder, pooling="mean", layers=[layer])
         rows, vectors = self.run_texts(TokenEmbeddingQuery(layer), _texts_or_ids(texts), max_length=self.max_length)
         return TokenEmbeddings(vectors, [self._tokens(row.ids) for row in rows], _truncated(rows))
+
+    def stateful(self) -> StatefulEncoder:
+        """An encoder of consecutive texts that carries the state of a recurrent model from call to call."""
+        autocast = isinstance(self.backend, LocalBackend) and self.backend.autocast
+        return StatefulEncoder(self, device=self.device, autocast=autocast)
 
     def tokenize(self, texts: Iterable[str], *, special_tokens: bool = True) -> list[Tokenized]:
         """The tokens of each text, without truncation."""

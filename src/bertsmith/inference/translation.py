@@ -1,29 +1,25 @@
-"""Translation with an encoder–decoder: `Predictor.translate`. N texts, M hypotheses, V tokens."""
+"""Translation with an encoder–decoder: `Predictor.translate`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack, cast, overload
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from bertsmith.data.collate import collate
 from bertsmith.data.text_files import one_line
 from bertsmith.encoders.encoder import EncoderDecoder
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.beam_search import Hypothesis, SearchSettings, beam_search
-from bertsmith.inference.deadline import current_deadline
-from bertsmith.inference.forward import ModelInput, Query, TextModel, ids_only
-from bertsmith.inference.generation import CACHE_TOKENS, DEFAULT_CACHE_TOKENS, GenerationPipeline
+from bertsmith.inference.beam_search import Hypothesis, SearchSettings
+from bertsmith.inference.cross_attention import CrossAttention, CrossAttentionQuery
+from bertsmith.inference.forward import ModelInput, TextModel, ids_only
+from bertsmith.inference.generation import GenerationPipeline
 from bertsmith.inference.pipelines import string_list
 from bertsmith.inference.predictions import Predictions, Translated
 from bertsmith.inference.scoring import ScoringPipeline
+from bertsmith.inference.translation_search import TokenIds, search_all
 from bertsmith.model_io.model import Model
-from bertsmith.objectives.lm_head import LanguageModelHead
-from bertsmith.objectives.objective import at_least_float32
 from bertsmith.tokenizers.special_tokens import frame_texts, source_frame, target_frame
 from bertsmith.types import Row
 
@@ -37,64 +33,21 @@ class TranslationOptions(TypedDict, total=False):
     max_extra_tokens: int
 
 
-@dataclass(frozen=True)
-class TranslationQuery(Query):
-    """The best hypotheses of each source text."""
-
-    name = "translate"
-    collates = False
-    settings: SearchSettings
-    start_id: int
-    end_id: int
-    padding_id: int
-    banned: tuple[int, ...]  # ids that are never chosen
-
-    def run(self, model: Model, inputs: Sequence[ModelInput], device: str) -> list[list[Hypothesis]]:
-        results: list[list[Hypothesis]] = [[] for _ in inputs]
-        for batch in self._batches([len(one.rows[0]) for one in inputs], device):
-            found = self._search(model, [inputs[index].rows[0] for index in batch], device)
-            for index, hypotheses in zip(batch, found, strict=True):
-                results[index] = hypotheses
-        return results
-
-    def _batches(self, lengths: Sequence[int], device: str) -> list[list[int]]:
-        """Indices of texts of similar length, whose caches fit into memory together."""
-        most, batches = CACHE_TOKENS.get(device, DEFAULT_CACHE_TOKENS), list[list[int]]()
-        for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
-            tokens = self.settings.beam_size * (lengths[index] + self.settings.max_extra_tokens)
-            if not batches or (len(batches[-1]) + 1) * tokens > most:
-                batches.append([])
-            batches[-1].append(index)
-        return batches
-
-    def _search(self, model: Model, rows: Sequence[Row], device: str) -> list[list[Hypothesis]]:
-        encoder, head = cast(EncoderDecoder, model.encoder), cast(LanguageModelHead, model.objectives["translation"])
-        table, lengths = encoder.target_embeddings, [len(row) - 1 for row in rows]  # without the end token
-        limits = [min(length + self.settings.max_extra_tokens, encoder.max_positions) for length in lengths]
-        batch = collate(rows, length=max(map(len, rows)), padding_id=self.padding_id).to(device)
-        bf16 = torch.is_autocast_enabled(device)
-        dtype = torch.get_autocast_dtype(device) if bf16 else next(encoder.parameters()).dtype
-        beams = self.settings.beam_size
-        state = encoder.start(batch, hypotheses=beams, length=max(limits), dtype=dtype)
-        banned = torch.tensor(self.banned, dtype=torch.int64, device=device)
-
-        def log_probs(ids_M: Tensor, state: Any) -> Tensor:
-            logits_MV = head.logits(encoder.step(ids_M, state), table)
-            return at_least_float32(logits_MV).log_softmax(-1).index_fill_(1, banned, -torch.inf)
-
-        ids = {"start_id": self.start_id, "end_id": self.end_id}
-        return beam_search(log_probs, state, **ids, limits=limits, settings=self.settings, device=device)
-
-
 class TranslationPipeline(TextModel):
     """Translation with a model of the objective `translation`, such as a Transformer."""
 
-    @overload
-    def translate(self, texts: str, **options: Unpack[TranslationOptions]) -> Any: ...
-    @overload
-    def translate(self, texts: Iterable[str], **options: Unpack[TranslationOptions]) -> Predictions[Any]: ...
+    device: str
 
-    def translate(self, texts: str | Iterable[str], **options: Unpack[TranslationOptions]) -> Any:
+    @overload
+    def translate(self, texts: str, *, attention: bool = ..., **options: Unpack[TranslationOptions]) -> Any: ...
+    @overload
+    def translate(
+        self, texts: Iterable[str], *, attention: bool = ..., **options: Unpack[TranslationOptions]
+    ) -> Predictions[Any]: ...
+
+    def translate(
+        self, texts: str | Iterable[str], *, attention: bool = False, **options: Unpack[TranslationOptions]
+    ) -> Any:
         """The translation of each text: `{"text", "score", "logprob", "finish_reason"}`.
 
         `score` is the log probability divided by the length penalty. `finish_reason` is `end` (the model has generated
@@ -105,38 +58,65 @@ class TranslationPipeline(TextModel):
         `beam_size`: hypotheses that are followed; 1 takes the most likely token at each step. `length_penalty`: the
         exponent of ((5 + length) / 6), by which log probabilities are divided; 0 favours short translations. `n_best`:
         results for each text. `max_extra_tokens`: a translation has at most so many tokens more than its source.
+        `attention`: results also have `attention`, a `CrossAttention`: which source tokens each token was read from.
 
         >>> model.translate("the smith heats iron")["text"]
         """
-        check_translates(self.model)
         settings, single = SearchSettings(**options), isinstance(texts, str)
-        listed = [one_line(text) for text in string_list([texts] if isinstance(texts, str) else texts)]
-        self.check_texts(*listed)
-        rows = [self._source_row(one.ids) for one in self.encode_each(listed)]
-        filled = [index for index, row in enumerate(rows) if len(row) > 1]
-        query = self._query(settings)
-        current_deadline().check(sum(settings.beam_size * len(row) for row in rows))
-        found = self.backend.run(query, [ModelInput((rows[index],)) for index in filled]) if filled else []
-        empty = [Hypothesis((), 0.0, 0.0, True)]
-        by_text = dict(zip(filled, found, strict=True))
-        results = [[self._translated(one, row) for one in by_text.get(index, empty)] for index, row in enumerate(rows)]
+        rows = self.source_rows([texts] if isinstance(texts, str) else texts)
+        found = self.search_translations(rows, settings)
+        results = [[self.translated(one, row) for one in some] for some, row in zip(found, rows, strict=True)]
+        if attention:
+            for row, some, hypotheses in zip(rows, results, found, strict=True):
+                for result, one in zip(some, hypotheses, strict=True):
+                    result["attention"] = self.cross_attention(row, one)
         if settings.n_best == 1:
             return results[0][0] if single else Predictions(one for (one,) in results)
         lists = [Predictions(some) for some in results]
         return lists[0] if single else Predictions(lists, group="text")
 
-    def _source_row(self, ids: Any) -> Row:
-        return frame_texts(source_frame(self.tokenizer.frame_ids), ids_only(ids), None, max_length=self.max_length)
+    def source_rows(self, texts: Iterable[str]) -> list[Row]:
+        """The texts as the encoder reads them, with an end token; an error if the model does not translate."""
+        check_translates(self.model)
+        listed = [one_line(text) for text in string_list(texts)]
+        self.check_texts(*listed)
+        frame = source_frame(self.tokenizer.frame_ids)
+        encoded = self.encode_each(listed)
+        return [frame_texts(frame, ids_only(one.ids), None, max_length=self.max_length) for one in encoded]
 
-    def _query(self, settings: SearchSettings) -> TranslationQuery:
+    def search_translations(self, rows: Sequence[Row], settings: SearchSettings) -> list[list[Hypothesis]]:
+        """The best hypotheses of each source; an empty one has an empty hypothesis."""
+        filled = [index for index, row in enumerate(rows) if len(row) > 1]
+        sources, ids = [rows[index] for index in filled], self._token_ids()
+        found = search_all(self.model, sources, settings, ids, backend=self.backend, device=self.device)
+        by_text = dict(zip(filled, found, strict=True))
+        return [by_text.get(index, [Hypothesis((), 0.0, 0.0, True)]) for index in range(len(rows))]
+
+    def cross_attention(self, source: Row, translation: Hypothesis) -> CrossAttention:
+        """The attention weights with which the tokens of a hypothesis were predicted."""
+        tokens, ids = translation.tokens, self._token_ids()
+        read = np.array(tokens if translation.finished else tokens[:-1], np.int32)  # the last token predicts nothing
+        frame = target_frame(self.tokenizer.frame_ids)
+        target = frame_texts(frame, ids_only(read), None, max_length=len(read) + 1)
+        query = CrossAttentionQuery(padding_id=ids.padding_id)
+        (weights,) = self.backend.run(query, [ModelInput((source, target))])
+        ends = (ids.end_id,) if translation.finished else ()
+        names = [tuple(map(self._token_text, some)) for some in (source.ids.tolist(), (*tokens, *ends))]
+        return CrossAttention(names[0], names[1], weights)
+
+    def _token_text(self, number: int) -> str:
+        """A token as text; as in the vocabulary where it is a special token or no whole character."""
+        text = "" if number in self.tokenizer.special_ids else self.tokenizer.decode([number]).strip()
+        return self.tokenizer.id_to_token(number) if not text or "\ufffd" in text else text
+
+    def _token_ids(self) -> TokenIds:
         tokenizer, size = self.tokenizer, len(cast(Tensor, self.model.encoder.target_embeddings))
         (start, _), (_, end) = target_frame(tokenizer.frame_ids).single, source_frame(tokenizer.frame_ids).single
         banned = {*tokenizer.special_ids, *range(tokenizer.vocab_size, size)} - {end}
-        return TranslationQuery(
-            settings, cast(int, start), cast(int, end), padding_id=tokenizer.padding_id, banned=tuple(sorted(banned))
-        )
+        return TokenIds(cast(int, start), cast(int, end), tokenizer.padding_id, tuple(sorted(banned)))
 
-    def _translated(self, one: Hypothesis, row: Row) -> Translated:
+    def translated(self, one: Hypothesis, row: Row) -> Translated:
+        """A hypothesis as a result of `translate`."""
         result: Translated = {
             "text": self.tokenizer.decode(np.array(one.tokens, np.int64)).strip(),
             "score": one.score,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bertsmith import config as registry
 from bertsmith.config import did_you_mean
 from bertsmith.encoders.encoder import Encoder, EncoderConfig
+from bertsmith.encoders.frozen_features import is_frozen
 from bertsmith.errors import BertsmithError, ConfigError, DataError, FolderWarning
 from bertsmith.model_io.folder_tokenizer import check_fits, vocabulary_of
 from bertsmith.model_io.huggingface.format import TransformersFormat, architectures_of, format_of_config
@@ -302,5 +303,6 @@ def _listed(names: list[str]) -> str:
 
 
 def parameter_count(module: nn.Module) -> int:
-    """The number of parameters, tied ones once."""
-    return sum(value.numel() for value in module.parameters())
+    """The number of parameters, tied ones once, and of the weights of frozen parts, which are buffers."""
+    frozen = (buffer for part in module.modules() if is_frozen(part) for buffer in part.buffers(recurse=False))
+    return sum(value.numel() for value in (*module.parameters(), *frozen))

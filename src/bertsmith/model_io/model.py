@@ -15,8 +15,12 @@ from bertsmith.encoders.encoder import Encoder, EncoderConfig
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn.fp8 import enable_fp8
 from bertsmith.nn.meta_device import on_meta_device
+from bertsmith.nn.pooling import LayerMix
+from bertsmith.nn.scalar_mix import ScalarMix
 from bertsmith.objectives.objective import BuildContext, Objective, ObjectiveConfig, Pipeline
 from bertsmith.types import Batch, Encoding, Loss, Vocabulary
+
+PENALTY = "penalty"  # the loss term of the encoder's regularization
 
 
 class Model(nn.Module):
@@ -72,7 +76,26 @@ class Model(nn.Module):
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """The number of labels [] of a corrupted batch, by loss term."""
-        return {part: count for objective in self._each() for part, count in objective.counts(batch).items()}
+        counts = {part: count for objective in self._each() for part, count in objective.counts(batch).items()}
+        return counts | {name: count for loss in self._penalties() for name, count in loss.counts.items()}
+
+    def layer_shares(self) -> dict[str, float]:
+        """The learned weights of layers in the sums that encoder and heads read, as `PLACE/LAYER`."""
+        found: dict[str, float] = {}
+        for name, module in self.named_modules():
+            if isinstance(module, ScalarMix | LayerMix):
+                kind, _, place = name.partition(".")
+                numbers = [part for part in place.split(".") if part.isdigit()]
+                title = "features " + " at ".join(numbers[::-1]) if kind == "encoder" else place.partition(".")[0]
+                found |= {f"{title}/{layer}": value for layer, value in module.shares().items()}
+        return found
+
+    def _penalties(self) -> list[Loss]:
+        """The encoder's regularization as a loss term: each micro-batch adds it once, so that its mean is its value."""
+        value = self.encoder.penalty()
+        if value is None:
+            return []
+        return [Loss({PENALTY: value}, {PENALTY: value.new_ones(())}, {}, {PENALTY: 1.0})]
 
     @property
     def compiles(self) -> bool:
@@ -92,6 +115,7 @@ class Model(nn.Module):
         shared = [head for head in self._each() if not head.reads_copy]
         encoding = self._encode(batch, shared, state)
         losses += [objective.loss(encoding, batch, self._table(objective)) for objective in shared]
+        losses += self._penalties()
         for name, ids in batch.copies.items():
             copy = batch.replace(input_ids=ids)
             losses.append(self._head(name).loss(self._encode(copy, [self._head(name)]), copy, table))
@@ -195,6 +219,9 @@ def build_context(encoder: Encoder, *, vocabulary: Vocabulary | None, seed: int)
         layers=encoder.layers,
         layer_widths=encoder.layer_widths,
         vocab_size=size,
+        target_vocab_size=len(target)
+        if encoder.has_decoder and (target := encoder.target_embeddings) is not None
+        else 0,
         embedding_width=None if table is None else table.shape[1],
         vocabulary=vocabulary,
         layer_config=encoder.layer_config,

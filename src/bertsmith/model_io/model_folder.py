@@ -6,15 +6,17 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bertsmith.config import did_you_mean
-from bertsmith.errors import BertsmithError, DataError
+from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.model_io.checksums import CHECKSUMS, checksums_file, verify_checksums
-from bertsmith.model_io.folder_tokenizer import fitted, read_tokenizer, spell_vocabulary, spelling
+from bertsmith.model_io.folder_tokenizer import fitted, fitted_to, read_tokenizer
+from bertsmith.model_io.frozen_encoders import build_over, read_tokenizers, tokenizer_files, with_heads
 from bertsmith.model_io.huggingface.format import format_of
 from bertsmith.model_io.loading import FolderFormat, Loader, parameter_count
 from bertsmith.model_io.model import Model
@@ -23,7 +25,7 @@ from bertsmith.model_io.native import NATIVE, encoder_config
 from bertsmith.model_io.run_folder import find_model_folder
 from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles, file_chunks
 from bertsmith.model_io.sentence_transformers import encoder_folder
-from bertsmith.model_io.untrusted_files import ConfigReader, exists
+from bertsmith.model_io.untrusted_files import ConfigReader, exists, shown
 from bertsmith.objectives.objective import ObjectiveConfig, name_of
 from bertsmith.system.durable import Disk, partial_path
 from bertsmith.tokenizers.folder import CONFIG as TOKENIZER_CONFIG
@@ -64,12 +66,13 @@ def save_model(
     aside = partial_path(final)
     check_target(final, replace=replace)
     contents = folder_contents(model, tokenizer, final.name, facts or {})
+    extra_files = {**tokenizer_files(model.encoder), **(extra_files or {})}
     if aside.exists():
         disk.remove_folder(aside)
     disk.make_folder(aside)
-    for parent in sorted({(aside / name).parent for name in extra_files or ()} - {aside}):
+    for parent in sorted({(aside / name).parent for name in extra_files} - {aside}):
         disk.make_folder(parent)
-    contents |= extra_files or {}
+    contents |= extra_files
     written = {name: disk.write_file(aside / name, [data], atomic=False) for name, data in contents.items()}
     written[WEIGHTS] = disk.write_file(aside / WEIGHTS, file_chunks(folder_format(model).tensors(model)), atomic=False)
     top_level = {name: one for name, one in written.items() if "/" not in name}
@@ -162,9 +165,40 @@ def _opened(
         tokenizer = read_tokenizer(find_model_folder(words or folder), loader.vocab_size(), lowercase=lowercase)
         model = loader.build(tokenizer, **options)
     facts = FolderFacts(folder, loader.architectures, notes is not None, parameter_count(model), tuple(loader.notes))
-    spell_vocabulary(model, tokenizer)
-    tokenizer = fitted(tokenizer, model.encoder.max_positions)
-    return model, spelling(tokenizer) if "characters" in model.encoder.reads else tokenizer, facts
+    read_tokenizers(model.encoder, folder)
+    return model, fitted_to(model.encoder, tokenizer), facts
+
+
+def open_over(
+    folder: str | Path,
+    objectives: Mapping[str, ObjectiveConfig],
+    *,
+    encoder: Mapping[str, Any],
+    tokenizer: str | Path | None = None,
+    dropout: float | None = None,
+    seed: int = 0,
+) -> tuple[Model, Tokenizer, FolderFacts]:
+    """A new encoder of the kind `encoder.kind` over the encoder of a folder, with new heads for fine-tuning.
+
+    `encoder.features`: model folders of frozen encoders. The notes are as in `open_for`.
+    """
+    settings = {**encoder} if dropout is None else {**encoder, "dropout": dropout}
+    given = settings.pop("features", ())
+    if isinstance(given, str):
+        given = given.split(",")
+    names = [one["model"] if isinstance(one, Mapping) and "model" in one else one for one in given]
+    if wrong := [one for one in names if not isinstance(one, str)]:
+        raise ConfigError(f'encoder.features={shown(wrong)}: write model folders, as in encoder.features=["lm"]')
+    words, own_tokenizer, facts = open_model(folder, ignore_heads=True, tokenizer=tokenizer)
+    sources = [
+        (name, opened[0].encoder, opened[1]) for name in names for opened in [open_model(name, ignore_heads=True)]
+    ]
+    built, own_tokenizer = build_over((words.encoder, own_tokenizer), folder, settings, sources, seed=seed)
+    model = with_heads(built, own_tokenizer, objectives, seed=seed)
+    kind = settings["kind"]
+    frozen = f", with features of {', '.join(names)}" if names else ""
+    notes = (f"{kind} over the word vectors of {folder}{frozen}; newly initialised: its layers and heads",)
+    return model, own_tokenizer, replace_fields(facts, parameters=parameter_count(model), notes=notes)
 
 
 def read_encoder(source: str | Path) -> Any:

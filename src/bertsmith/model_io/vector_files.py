@@ -10,7 +10,7 @@ import gzip
 import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
@@ -44,6 +44,9 @@ class VectorFile:
     parts: list[Vectors] = field(default_factory=list)  # [n, D]
     duplicates: int = 0
     undecodable: int = 0  # words that are not UTF-8, or contain white space
+    wanted: Container[str] | None = None  # the words that are kept; None: all
+    limit: int = 0  # words that are kept at most; 0: all
+    others: int = 0  # words that are not wanted
 
     def add(self, words: Sequence[bytes], vectors: Vectors) -> None:
         """Adds the words that are not there yet."""
@@ -55,6 +58,8 @@ class VectorFile:
                 word = ""
             if not word or word.split() != [word]:
                 self.undecodable += 1
+            elif (self.wanted is not None and word not in self.wanted) or 0 < self.limit <= len(self.words):
+                self.others += 1
             elif word in self._seen:
                 self.duplicates += 1
             else:
@@ -114,9 +119,12 @@ def _unreachable(words: Sequence[str], rules: Rules) -> list[str]:
     ]
 
 
-def read_vectors(path: Path) -> VectorFile:
-    """The words and vectors of a file of any of the formats, gzipped or not."""
-    result = VectorFile()
+def read_vectors(path: Path, *, wanted: Container[str] | None = None, limit: int = 0) -> VectorFile:
+    """The words and vectors of a file of any of the formats, gzipped or not.
+
+    `wanted`: of these words only. `limit`: of so many words at most, the first ones; 0: all.
+    """
+    result = VectorFile(wanted=wanted, limit=limit)
     with _opened(path) as file:
         first = _line(file, path, 1)
         header = _header(first)
@@ -125,10 +133,10 @@ def read_vectors(path: Path) -> VectorFile:
         else:
             lines = _lines(file, path, first=None if header else first)
             _read_text(result, path, lines, width=header[1] if header else len(first.split()) - 1)
-            found = len(result.words) + result.duplicates + result.undecodable
+            found = len(result.words) + result.duplicates + result.undecodable + result.others
             if header and found != header[0]:
                 raise DataError(f"{path} has {found:,} words, its first line says {header[0]:,}: is it complete?")
-    if not result.words:
+    if not (result.words or result.others):
         raise DataError(f"{path} has no word vectors: expected lines of a word and its numbers")
     return result
 

@@ -15,10 +15,20 @@ from bertsmith.errors import ConfigError
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.types import Batch, Encoding
 
-LayerChoice = Literal["top", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "mix"]
-Pooling = Literal["auto", "pooler", "cls", "last", "mean", "concat"]
+LayerChoice = Literal[
+    "top",
+    "second_to_last",
+    "embeddings",
+    "embeddings_and_top",
+    "last_four_sum",
+    "last_four_concat",
+    "all_sum",
+    "all_concat",
+    "mix",
+]
+Pooling = Literal["auto", "pooler", "cls", "last", "mean", "concat", "biattention"]
 Recurrent = Literal["none", "bilstm"]
-# The rows of P-BERT Table 7, and ELMo's mix: which layers are read, embeddings first.
+# The rows of P-BERT Table 7, ELMo's mix, and all layers concatenated: which layers are read, embeddings first.
 SLICES: dict[LayerChoice, slice] = {
     "top": slice(-1, None),
     "second_to_last": slice(-2, -1),
@@ -26,6 +36,7 @@ SLICES: dict[LayerChoice, slice] = {
     "last_four_sum": slice(-4, None),
     "last_four_concat": slice(-4, None),
     "all_sum": slice(1, None),
+    "all_concat": slice(0, None),
     "mix": slice(0, None),
 }
 SUMS = ("last_four_sum", "all_sum", "mix")
@@ -34,8 +45,15 @@ POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
 def check_layers(layers: LayerChoice) -> None:
     """Raises a ConfigError where it is not a known choice of layers."""
-    if layers not in SLICES:
-        raise ConfigError(f"layers={layers} must be one of {', '.join(SLICES)}")
+    if layers not in get_args(LayerChoice):
+        raise ConfigError(f"layers={layers} must be one of {', '.join(get_args(LayerChoice))}")
+
+
+def layer_numbers(layers: LayerChoice, count: int) -> tuple[int, ...]:
+    """The layers that are read of an encoder with this many, 0 for the embeddings."""
+    if layers == "embeddings_and_top":  # CoVe's [word ; context] (McCann et al. 2017, §4)
+        return 0, count
+    return tuple(range(count + 1)[SLICES[layers]])
 
 
 @dataclass(frozen=True)
@@ -55,6 +73,14 @@ class TextTokens:
         in_row_NM = offset_M < length - first_N1 % length
         index_NM = torch.where(in_row_NM, index_NM, first_N1)
         return cls(index_NM, in_row_NM & (document_T[index_NM] == document_T[first_N1]))
+
+    @classmethod
+    def compact(cls, batch: Batch) -> Self:
+        """Without empty slots, and as wide as the longest text; waits for the device to know the sizes."""
+        every, used_N = cls.of(batch), batch.cls_positions >= 0
+        indices, mask = every.indices[used_N], every.mask[used_N]
+        longest = int(mask.sum(1).max())
+        return cls(indices[:, :longest], mask[:, :longest])
 
     def lengths(self) -> Tensor:
         """The number of tokens of each text [N]."""
@@ -106,11 +132,10 @@ class LayerMix(nn.Module):
     ) -> None:
         """`width`: of all layers, unless `layer_widths` lists that of each."""
         super().__init__()
-        self.chosen = SLICES[layers]
-        widths = (layer_widths or (width,) * (layer_count + 1))[self.chosen]
+        self.chosen = layer_numbers(layers, layer_count)
+        widths = [(layer_widths or (width,) * (layer_count + 1))[number] for number in self.chosen]
         if layers in SUMS and len(set(widths)) > 1:
             raise ConfigError(f"layers={layers}: the encoder's layers have different widths: use layers=top")
-        count = len(range(layer_count + 1)[self.chosen])
         if layers.startswith("last_four") and layer_count < 4:
             raise ConfigError(f"layers={layers}: the encoder has only {layer_count} layers")
         if layers == "second_to_last" and layer_count < 2:
@@ -119,14 +144,24 @@ class LayerMix(nn.Module):
         self.sums = layers in SUMS
         self.width = widths[0] if self.sums else sum(widths)
         if self.sums:
-            self.weights = nn.Parameter(torch.zeros(count))
+            self.weights = nn.Parameter(torch.zeros(len(self.chosen)))
             self.scale = nn.Parameter(torch.ones(1))
+
+    def shares(self) -> dict[str, float]:
+        """The weight of each layer in the sum after the softmax, by its number, and the scale; empty without a sum."""
+        if not self.sums:
+            return {}
+        values = self.weights.detach().float().softmax(0).tolist()
+        return {
+            **{str(n): one for n, one in zip(self.chosen, values, strict=True)},
+            "scale": float(self.scale.detach()),
+        }
 
     def forward(self, encoding: Encoding) -> Tensor:
         """[T, W] of an encoding with layers; without them, its last layer [R, D] unchanged."""
         if not self.reads_all_layers:
             return encoding.last_hidden
-        chosen = encoding.layers[self.chosen]
+        chosen = [encoding.layers[number] for number in self.chosen]
         if not self.sums:
             return torch.cat(chosen, -1)
         shares = self.weights.softmax(0)

@@ -21,12 +21,14 @@ warnings.filterwarnings("ignore", message="RNN module weights are not part of si
 class BiLSTM(nn.Module):
     """Bidirectional LSTM layers; padding after a sequence does not change its outputs."""
 
+    cell: ClassVar[type[nn.LSTM | nn.GRU]] = nn.LSTM
+
     def __init__(self, width: int, hidden: int, *, layers: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.width = 2 * hidden
         widths = [width, *([self.width] * (layers - 1))]
-        self.forward_lstms = nn.ModuleList(nn.LSTM(each, hidden, batch_first=True) for each in widths)
-        self.backward_lstms = nn.ModuleList(nn.LSTM(each, hidden, batch_first=True) for each in widths)
+        self.forward_lstms = nn.ModuleList(self.cell(each, hidden, batch_first=True) for each in widths)
+        self.backward_lstms = nn.ModuleList(self.cell(each, hidden, batch_first=True) for each in widths)
         self.dropout = nn.Dropout(dropout)  # on the input of each layer
 
     def forward(self, x_NMD: Tensor, lengths: Tensor) -> Tensor:
@@ -40,6 +42,12 @@ class BiLSTM(nn.Module):
             backward_NMW, _ = backward(x_NMD.gather(1, reverse_NM1.expand_as(x_NMD)))
             x_NMD = torch.cat((forward_NMW, backward_NMW.gather(1, reverse_NM1.expand_as(backward_NMW))), -1)
         return x_NMD
+
+
+class BiGRU(BiLSTM):
+    """Bidirectional GRU layers (Cho et al. 2014)."""
+
+    cell = nn.GRU
 
 
 class WeightDropLSTM(nn.Module):

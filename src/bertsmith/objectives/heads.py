@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn.batch_norm_head import BatchNormHead
+from bertsmith.nn.biattention import BiattentionPooler, MaxoutHead
 from bertsmith.nn.pooling import POOLINGS, LayerChoice, LayerMix, Pooling, Recurrent, TextPooler, check_layers
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives.objective import BuildContext, Objective
@@ -89,8 +90,10 @@ class TextConfig(RecurrentConfig):
     dropout: float = 0.1  # on the vector of each text
     hidden: int = 0  # width of a hidden layer, with batch normalisation before it and after it (P-ULMFiT §3.3); 0: none
     hidden_dropout: float = 0.1  # on the hidden layer
-    # how a text becomes one vector; auto: the token that a causal encoder reads last, else pooler or cls
+    # how a text becomes one vector; auto: the token that a causal encoder reads last, else pooler or cls; biattention:
+    # the biattentive classification network, with a maxout classifier (McCann et al. 2017, §5)
     pooling: Pooling = "auto"
+    biattention_width: int = 300  # biattention: of its LSTMs, in each direction
     layers: LayerChoice = "top"  # which layers of the encoder are read
     both_orders: bool = False  # read each pair of texts in both orders and add the two vectors (P-GPT1 §3.3)
     weight: float = 1.0  # of its mean loss in the total
@@ -104,12 +107,20 @@ class TextConfig(RecurrentConfig):
             raise ConfigError(f"hidden={self.hidden} must be at least 0")
         if self.pooling not in POOLINGS:
             raise ConfigError(f"pooling={self.pooling} must be one of {', '.join(POOLINGS)}")
+        self._check_biattention()
         if self.pooling == "pooler" and self.layers != "top":
             raise ConfigError(f"pooling=pooler reads the top layer: with layers={self.layers}, use pooling=cls")
         if self.pooling == "pooler" and self.recurrent != "none":
             raise ConfigError(
                 f"pooling=pooler reads the encoder: with recurrent={self.recurrent}, use pooling=cls, last or mean"
             )
+
+    def _check_biattention(self) -> None:
+        if self.biattention_width < 1:
+            raise ConfigError(f"biattention_width={self.biattention_width} must be at least 1")
+        if self.pooling == "biattention" and (self.hidden or self.recurrent != "none"):
+            setting = f"hidden={self.hidden}" if self.hidden else f"recurrent={self.recurrent}"
+            raise ConfigError(f"pooling=biattention has recurrent and hidden layers of its own: leave out {setting}")
 
     def with_pooling(self, direction: Direction) -> Self:
         """With the pooling that auto means; the token that a causal encoder reads first depends on itself alone."""
@@ -143,17 +154,24 @@ class TextHead(Objective):
         layers = LayerMix(
             config.layers, width=context.width, layer_count=context.layers, layer_widths=context.layer_widths
         )
-        backward = context.direction == "backward"
-        self.pooling = TextPooler(config.pooling, layers, config.build_recurrent(layers.width), backward=backward)
+        self.pooling: TextPooler | BiattentionPooler
+        if config.pooling == "biattention":
+            self.pooling = BiattentionPooler(layers, config.biattention_width, dropout=config.dropout)
+        else:
+            recurrent, backward = config.build_recurrent(layers.width), context.direction == "backward"
+            self.pooling = TextPooler(config.pooling, layers, recurrent, backward=backward)
         self.reads_pooled = self.pooling.reads_pooled
         self.reads_all_tokens, self.reads_all_layers = self.pooling.reads_all_tokens, self.pooling.reads_all_layers
         self.dropout = nn.Dropout(config.dropout)
         # transformers' heads for multiple choice always have a bias
         bias = context.layer_config.classifier_bias or self.several_rows
-        self.head: nn.Linear | BatchNormHead = nn.Linear(self.pooling.width, outputs, bias=bias)
+        self.head: nn.Linear | BatchNormHead | MaxoutHead = nn.Linear(self.pooling.width, outputs, bias=bias)
         if config.hidden:
             rates = {"dropout": config.dropout, "hidden_dropout": config.hidden_dropout}
             self.head = BatchNormHead(self.pooling.width, config.hidden, outputs, **rates)
+        if config.pooling == "biattention":
+            width = config.biattention_width
+            self.head = MaxoutHead(self.pooling.width, width, outputs, dropout=config.dropout)
         context.layer_config.init_weights(self)
 
     def has_transformers_head(self, pooling: str) -> bool:
@@ -172,7 +190,7 @@ class TextHead(Objective):
         if self.config.both_orders:  # texts 2n and 2n + 1
             number_N = torch.arange(len(x_NW), device=x_NW.device)
             x_NW = x_NW + x_NW[(number_N ^ 1).clamp(max=len(x_NW) - 1)]
-        if isinstance(self.head, BatchNormHead):
+        if isinstance(self.head, BatchNormHead | MaxoutHead):
             logits: Tensor = self.head(x_NW, batch.cls_positions >= 0)
         else:
             logits = self.head(self.dropout(x_NW))

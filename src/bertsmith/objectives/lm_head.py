@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from bertsmith.errors import ConfigError
 from bertsmith.nn.activations import get_activation
 from bertsmith.nn.transformer import trains_in_half_precision
 from bertsmith.objectives.objective import BuildContext, Objective, at_least_float32
@@ -37,6 +38,9 @@ class LanguageModelHead(Objective):
         self.activation = get_activation(layers.lm_head_activation or layers.activation)
         self.norm = layers.layer_norm(output_width) if layers.lm_head_transform else None
         self.register_parameter("bias", nn.Parameter(torch.zeros(context.vocab_size)) if layers.lm_head_bias else None)
+        if self.transform is None and output_width != context.width:
+            widths = f"the token table has vectors of {output_width} numbers, the last layer of {context.width}"
+            raise ConfigError(f"{self.name}: {widths}: set objectives.{self.name}.tie_output=false")
         self.tied, self.classes = context.embedding_width is not None, context.vocab_size
         self.output = None if self.tied else nn.Embedding(context.vocab_size, output_width)
         layers.init_weights(self)

@@ -76,6 +76,7 @@ class Objective(nn.Module):
     # The name of its file, or a head's own, such as classify-cola; key of its labels, indices and loss terms.
     name: str
     causal: ClassVar[bool] = False  # needs an encoder whose tokens attend to earlier tokens only
+    separate_directions: ClassVar[bool] = False  # needs an encoder of a forward and a backward half
     # What it reads. All False: the last layer at `indices`.
     reads_pooled: bool = False  # the encoder's pooled vector of each text
     reads_all_tokens: bool = False  # the last layer at every token
@@ -248,6 +249,7 @@ class BuildContext:
     layers: int = 0  # of the encoder, without the embeddings
     layer_widths: tuple[int, ...] = ()  # of the encoder's embeddings and layers, where they differ
     vocab_size: int  # rows of the token table
+    target_vocab_size: int = 0  # of the token table of `Batch.target`; 0: there is none
     embedding_width: int | None = None  # of the encoder's token table; None: the encoder has none
     vocabulary: Vocabulary | None = None  # needed to corrupt batches, not to compute losses or predictions
     layer_config: LayerConfig = field(default_factory=LayerConfig)

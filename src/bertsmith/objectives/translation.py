@@ -33,6 +33,7 @@ class Config:
             raise ConfigError(f"label_smoothing={self.label_smoothing} must be at least 0 and less than 1")
 
     def build(self, context: BuildContext) -> Translation:
+        context = replace(context, vocab_size=context.target_vocab_size or context.vocab_size)
         return Translation(self, context if self.tie_output else replace(context, embedding_width=None))
 
 
@@ -62,6 +63,16 @@ class Translation(LanguageModelHead):
         next_BL = torch.where(continues_BL, ids_BL.roll(-1, 1), self.end_id)
         labels_T = torch.where(documents_BL == 0, IGNORE_INDEX, next_BL).flatten()
         return batch.replace(labels={**batch.labels, self.name: labels_T})
+
+    @torch.no_grad()
+    def keep_tokens(self, count: int) -> None:
+        """Leaves only the first logits, where the table of the target has been cut."""
+        self.classes = count
+        if self.output is not None:
+            kept = self.output.weight[:count].clone()
+            self.output = torch.nn.Embedding(count, kept.shape[1], _weight=kept)
+        if self.bias is not None:
+            self.bias = torch.nn.Parameter(self.bias[:count].clone())
 
     def hidden(self, encoding: Encoding) -> Tensor:
         """The decoder's hidden states at every token of the target [T, D]."""

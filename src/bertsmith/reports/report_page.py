@@ -17,6 +17,7 @@ from bertsmith.reports import run_summary
 from bertsmith.reports.comparison import differences, dotted, scores, shared, with_unique_names
 from bertsmith.reports.event_log import Curve
 from bertsmith.reports.html import ASSETS, figures, render_page, table, write
+from bertsmith.reports.layer_weights import picture, weights_of
 from bertsmith.reports.run_history import RunHistory, read_run
 from bertsmith.reports.text_charts import smooth, smoothing, thin
 from bertsmith.system.progress import format_duration
@@ -136,7 +137,7 @@ def _head(run: RunHistory, *, short: bool) -> str:
     return (
         f'<section class="run"><h2>{escape(run.name)} <span class="state {run.state}">{run.state}</span></h2>'
         f'<p class="faint">{escape(run.recipe_name)}{started}</p>{figures(facts)}'
-        f"{f'<ul class=notes>{notes}</ul>' if notes else ''}{_data(run)}</section>"
+        f"{f'<ul class=notes>{notes}</ul>' if notes else ''}{_data(run)}{_layer_weights(run)}</section>"
     )
 
 
@@ -147,6 +148,12 @@ def _data(run: RunHistory) -> str:
     if isinstance(run.facts.get("padding"), int | float):
         items.append(f"padding {run.facts['padding']:.1%}")
     return f'<p class="faint">Data: {" · ".join(items)}</p>' if items else ""
+
+
+def _layer_weights(run: RunHistory) -> str:
+    """The learned weights of layers, where the run has a mix of them."""
+    weights = weights_of(run)
+    return f"<h3>Learned weights of the layers</h3>{picture(weights)}" if weights else ""
 
 
 def _scores(runs: Sequence[RunHistory]) -> str:

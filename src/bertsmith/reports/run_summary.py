@@ -13,7 +13,7 @@ from bertsmith.system.progress import format_duration
 LOSS_PREFIX, ACCURACY_PREFIX, SCORE_PREFIX = "loss/", "accuracy/", "score/"
 LM_SUFFIX = "_lm"  # objectives that predict tokens: exp(loss) is a perplexity
 MAX_CLASSES = 10  # that are listed
-NOT_CHARTED = ("count/", "rows", "tokens", "seconds", "cost")
+NOT_CHARTED = ("count/", "rows", "tokens", "seconds", "cost", "mix/")
 TRAINING_METRICS = ("learning_rate", "gradient_norm", "tokens_per_second", "data_seconds")  # charted last
 TITLES = {
     LOSS: ("Loss, all objectives", "nats"),

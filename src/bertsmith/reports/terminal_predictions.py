@@ -34,6 +34,22 @@ def neighbours(words: Sequence[Mapping[str, Any]]) -> None:
         console.print(Text(one["word"], "bold"), rows)
 
 
+def word_contexts(models: Sequence[Mapping[str, Any]]) -> None:
+    """Each sentence with the nearest other one, and the similarities to all, by model."""
+    for one in models:
+        sentences, similarity = one["sentences"], one["similarity"]
+        grid = plain_table("", "", right=tuple(str(number + 1) for number in range(len(sentences))))
+        for number, (sentence, row) in enumerate(zip(sentences, similarity, strict=True)):
+            others = [value for column, value in enumerate(row) if column != number]
+            cells = [
+                Text(f"{value:.2f}", "dim" if column == number else "bold" if value == max(others) else "")
+                for column, value in enumerate(row)
+            ]
+            text, start, end = sentence["text"], sentence["start"], sentence["end"]
+            grid.add_row(str(number + 1), Text.assemble(text[:start], (text[start:end], "bold"), text[end:]), *cells)
+        console.print(Text(f"{one['model']}, layer {one['layer']}", "bold"), grid)
+
+
 def next_sentence(result: Mapping[str, Any]) -> None:
     """The probabilities of the two classes, and the head that answers."""
     classes = [(name, value) for name, value in result.items() if name not in ("objective", "truncated")]

@@ -14,18 +14,24 @@ from starlette.responses import Response
 from bertsmith import __version__
 from bertsmith.config import did_you_mean
 from bertsmith.inference.predictor import Predictor
-from bertsmith.server import page, routes_embed, routes_generate, routes_server, routes_text
+from bertsmith.server import page, routes_embed, routes_generate, routes_server, routes_text, routes_translate
 from bertsmith.server.errors import RequestError, internal_error
 from bertsmith.server.middleware import Gateway, error_response
 from bertsmith.server.monitoring import Log, context_of
 from bertsmith.server.service import Service
 from bertsmith.server.settings import AllowedHosts, Limits
 
-ROUTERS = (routes_embed.router, routes_text.router, routes_generate.router, routes_server.router)
+ROUTERS = (
+    routes_embed.router,
+    routes_text.router,
+    routes_generate.router,
+    routes_translate.router,
+    routes_server.router,
+)
 DESCRIPTION = (
-    "Models for embeddings, fill-mask, classification, NER, question answering, multiple choice, ranking and text "
-    "generation. Bodies are JSON. With several models, the field model, or /models/NAME before the path, selects one. "
-    'Errors are {"error", "error_type"}.'
+    "Models for embeddings, fill-mask, classification, NER, question answering, multiple choice, ranking, text "
+    "generation and translation. Bodies are JSON. With several models, the field model, or /models/NAME before the "
+    'path, selects one. Errors are {"error", "error_type"}.'
 )
 
 

@@ -33,6 +33,7 @@ from bertsmith.reports.run_summary import summary
 PANELS = {
     "playground": "Playground",
     "attention": "Attention",
+    "contexts": "Words in context",
     "tokenizer": "Tokenizer",
     "training": "Training",
     "evaluation": "Evaluation",

@@ -18,7 +18,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
 from bertsmith.server.errors import RequestError
 from bertsmith.server.schemas import ERROR_RESPONSES, OPENAI_ERROR_RESPONSES, format_array
-from bertsmith.server.service import Service, ServiceDependency, json_response
+from bertsmith.server.service import ServiceDependency, json_response
 
 router = APIRouter(responses=ERROR_RESPONSES, tags=["embeddings"])
 
@@ -45,12 +45,6 @@ def _embed(
     return embeddings
 
 
-def _truncated_header(service: Service, truncated: Sequence[int]) -> dict[str, str]:
-    if truncated:
-        service.metrics.truncations.inc(len(truncated))
-    return {"X-Truncated": ",".join(map(str, truncated))} if truncated else {}
-
-
 @router.post("/embed", response_model=list[list[float]], summary="One vector per text")
 async def embed(body: schemas.EmbedRequest, request: Request, service: ServiceDependency) -> Response:
     """Embeddings. A text that is too long is an error, or truncated with `truncate`; X-Truncated then has its index."""
@@ -61,7 +55,7 @@ async def embed(body: schemas.EmbedRequest, request: Request, service: ServiceDe
         service.check_numbers(len(texts) * predictor.embedding_width(**options), "the vectors have")
         options |= {"normalize": body.normalize, "prompt": body.prompt_name}
         embeddings = _embed(predictor, texts, truncate=body.truncate, **options)
-        return json_response(format_array(embeddings.vectors), **_truncated_header(service, embeddings.truncated))
+        return json_response(format_array(embeddings.vectors), **service.truncated_header(embeddings.truncated))
 
     return await service.run(request, body.model, run)
 
@@ -80,7 +74,7 @@ async def embed_all(body: schemas.EmbedAllRequest, request: Request, service: Se
         service.check_numbers(tokens * predictor.model.encoder.width, "the vectors of all tokens have")
         embeddings = predictor.embed_all(texts, layer=body.layer)
         content = f"[{','.join(map(format_array, embeddings.vectors))}]"
-        return json_response(content, **_truncated_header(service, embeddings.truncated))
+        return json_response(content, **service.truncated_header(embeddings.truncated))
 
     return await service.run(request, body.model, run)
 
@@ -94,7 +88,7 @@ async def similarity(body: schemas.SimilarityRequest, request: Request, service:
     def run(predictor: Predictor) -> Response:
         embeddings = _embed(predictor, texts, truncate=body.truncate, normalize=True, prompt=body.prompt_name)
         cosines = embeddings.vectors[1:] @ embeddings.vectors[0]
-        return json_response(format_array(cosines), **_truncated_header(service, embeddings.truncated))
+        return json_response(format_array(cosines), **service.truncated_header(embeddings.truncated))
 
     return await service.run(request, body.model, run)
 
@@ -112,7 +106,7 @@ async def rerank(body: schemas.RerankRequest, request: Request, service: Service
             _check_length(predictor, texts, range(len(texts)), predictor.max_embedding_length)
         dropped = () if body.return_text else ("text",)
         kept = [{name: value for name, value in one.items() if name not in dropped} for one in results]
-        return json_response(kept, **_truncated_header(service, truncated))
+        return json_response(kept, **service.truncated_header(truncated))
 
     return await service.run(request, body.model, run)
 

@@ -1,4 +1,4 @@
-"""Routes on texts: /predict, /fill-mask, /ner, /tag-words, /qa, /choose, /next-sentence, /tokenize, /attention."""
+"""Routes on texts: /predict, /fill-mask, /ner, /tag-words, /qa, /choose, /next-sentence, /tokenize, /attention …"""
 
 from __future__ import annotations
 
@@ -140,6 +140,17 @@ def _tokens_json(predictor: Predictor, text: str, *, special_tokens: bool) -> st
         for number, token, (start, stop), special in zip(one.ids, one.tokens, one.offsets, one.special, strict=True)
     ]
     return json.dumps(tokens, ensure_ascii=False)
+
+
+@router.post("/word-contexts", response_model=schemas.WordContexts, summary="One word in several sentences")
+async def word_contexts(body: schemas.WordContextsRequest, request: Request, service: ServiceDependency) -> Response:
+    """Cosine similarities of the vectors of a word in sentences, such as `the *play* began`."""
+    texts = service.text_list(body.inputs)
+
+    def run(predictor: Predictor) -> Response:
+        return json_response(predictor.word_contexts(texts, layer=body.layer).to_json())
+
+    return await service.run(request, body.model, run)
 
 
 @router.post("/attention", response_model=schemas.AttentionWeights, summary="Attention weights")

@@ -173,6 +173,13 @@ class NextSentenceRequest(BaseModel):
     model: ModelName = None
 
 
+class WordContextsRequest(BaseModel):
+    model_config = strict(inputs=["the *play* began", "children *play* outside"])
+    inputs: Annotated[list[str], Field(min_length=2, max_length=200, description="One word of each between asterisks.")]
+    layer: Annotated[int, Field(description="0: the embeddings; -1: the last layer.")] = -1
+    model: ModelName = None
+
+
 class AttentionRequest(BaseModel):
     model_config = strict(inputs="The smith works.", layer=1)
     inputs: str
@@ -253,6 +260,14 @@ class EmbeddingList(BaseModel):
     data: list[EmbeddingItem]
     model: str
     usage: Usage
+
+
+class WordContexts(BaseModel):
+    """The marked words of sentences and the cosine similarities of their vectors."""
+
+    layer: int
+    sentences: list[dict[str, Any]]
+    similarity: list[list[float]]
 
 
 class AttentionWeights(BaseModel):

@@ -9,7 +9,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -27,6 +27,7 @@ from bertsmith.inference.deadline import Deadline, DeadlineExceeded, RequestTooL
 from bertsmith.inference.engine import BatchStats, Engine, EngineClosed, Overloaded
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.word_labels import tags_entities
+from bertsmith.model_io.loading import parameter_count
 from bertsmith.objectives.objective import Pipeline, objectives_with
 from bertsmith.server.errors import (
     RETRY_AFTER,
@@ -47,7 +48,7 @@ FULL = 0.9  # share of max_queued_tokens from which on new requests are rejected
 HEALTH_TIMEOUT = 5.0  # seconds for the health check of each model
 HEALTH_CACHE_SECONDS = 1.0
 ROUTE_PIPELINES: dict[str, tuple[Pipeline, ...]] = {  # a model needs a head for one of them; none: any model
-    **dict.fromkeys(("embed", "embed_all", "similarity", "rerank", "tokenize", "attention"), ()),
+    **dict.fromkeys(("embed", "embed_all", "similarity", "rerank", "tokenize", "attention", "word-contexts"), ()),
     "fill-mask": ("fill-mask",),
     "next-sentence": ("next-sentence",),
     "predict": ("text-classification", "multi-label-classification", "text-regression"),
@@ -56,7 +57,9 @@ ROUTE_PIPELINES: dict[str, tuple[Pipeline, ...]] = {  # a model needs a head for
     "qa": ("question-answering",),
     "choose": ("multiple-choice",),
     "v1/completions": ("text-generation",),
+    "translate": ("translation",),
 }
+OF_TRANSLATORS = ("translate", "tokenize")  # the routes of encoder–decoders
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,10 @@ class ServedModel:
         return self.has_head(route) and (route != "ner" or tags_entities(self.predictor.model))
 
     def has_head(self, route: str) -> bool:
-        """Whether the model has a head for one of the route's pipelines."""
+        """Whether the model has a head for one of the route's pipelines, and the kind of encoder that it needs."""
         pipelines = ROUTE_PIPELINES.get(route, ())
+        if self.predictor.model.encoder.has_decoder and route not in OF_TRANSLATORS:
+            return False
         return not pipelines or self.predictor.model.head_for(*pipelines) is not None
 
     def to_json(self) -> dict[str, Any]:
@@ -91,7 +96,7 @@ class ServedModel:
             "attention_heads": getattr(encoder.config, "heads", None),
             "max_length": encoder.max_positions,
             "vocab_size": tokenizer.vocab_size,
-            "parameters": sum(value.numel() for value in model.parameters()),
+            "parameters": parameter_count(model),
             "labels": next((list(config.labels) for config in configs if getattr(config, "labels", ())), []),
             "mask_token": tokenizer.special_tokens.roles().get("mask"),
             "device": self.predictor.device,
@@ -144,6 +149,10 @@ class Service:
             if found := next((one for one in candidates if supporting(one, route)), None):
                 return found
         needed = " or ".join(objectives_with(*ROUTE_PIPELINES[route]))
+        if not needed:  # all are encoder–decoders
+            names = " and ".join(one.name for one in candidates)
+            message = f"/{route} needs an encoder, and {names} can only translate: send texts to /translate"
+            raise RequestError(422, "validation", message)
         heads = "; ".join(f"{one.name} has {', '.join(one.predictor.model.objectives) or 'none'}" for one in candidates)
         raise RequestError(422, "validation", f"/{route} needs a model with a {needed} head: {heads}")
 
@@ -294,6 +303,12 @@ class Service:
         """An error if a response would have too many numbers, or characters."""
         if count > self.limits.max_numbers:
             raise over_limit(f"{what} {count:,} {unit}", "max_numbers", self.limits.max_numbers)
+
+    def truncated_header(self, truncated: Sequence[int]) -> dict[str, str]:
+        """Counts truncated texts; the header of the response that lists them."""
+        if truncated:
+            self.metrics.truncations.inc(len(truncated))
+        return {"X-Truncated": ",".join(map(str, truncated))} if truncated else {}
 
     async def health(self) -> dict[str, Any]:
         """`status` is ok if every model has just run a forward pass. Concurrent checks share one result."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from itertools import product
 from pathlib import Path
 from typing import Any, Self
@@ -25,9 +26,11 @@ from bertsmith.tasks.task import Task
 from bertsmith.training.finetune import OBJECTIVES
 from bertsmith.training.finetune_data import build_task, dev_examples
 from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
+from bertsmith.training.start import text_head_settings
 from bertsmith.training.sweep import SweepRun, run_parallel, sweep, sweep_runs
 
-BILSTM, FRESH = "+bilstm", "+fresh"  # suffixes of a name: a BiLSTM on top; random instead of pre-trained weights
+# suffixes of a name: a BiLSTM on top; random instead of pre-trained weights; the head reads only the embeddings
+SUFFIXES = BILSTM, FRESH, EMBEDDINGS = "+bilstm", "+fresh", "+embeddings"
 NO_MODEL = "no model"  # the row of the baselines
 CELL, TABLE, PAGE = "ablation.json", "ablations.json", "ablations.html"
 
@@ -48,6 +51,10 @@ class Candidate:
         return FRESH in self.name
 
     @property
+    def embeddings(self) -> bool:
+        return EMBEDDINGS in self.name
+
+    @property
     def causal(self) -> bool:
         """Whether attention is left to right."""
         return read_json(self.folder, CONFIG).get("is_decoder") is True
@@ -56,13 +63,14 @@ class Candidate:
 def candidates(words: Sequence[str]) -> list[Candidate]:
     """Candidates from the command line: `base=runs/a base+fresh ltr=runs/b ltr+bilstm`.
 
-    A known name with `+bilstm` gets a BiLSTM on top; with `+fresh` it starts from random weights of the same shape.
+    A known name with `+bilstm` gets a BiLSTM on top; with `+fresh` it starts from random weights of the same shape;
+    with `+embeddings` its head reads only the embeddings.
     """
     chosen: dict[str, Candidate] = {}
     for word in words:
         name, equals, path = word.partition("=")
         if not equals:
-            plain = word.replace(BILSTM, "").replace(FRESH, "")
+            plain = reduce(lambda name, suffix: name.replace(suffix, ""), SUFFIXES, word)
             known = chosen.get(plain) if plain != word else None
             name, path = (word, str(known.folder)) if known else (model_name(word), word)
         if not name or name in chosen or name == NO_MODEL:
@@ -194,6 +202,10 @@ class Cell:
             if "pooling" in known:  # the pooler was trained without a BiLSTM
                 head.setdefault("pooling", "cls")
         folder = output / one.name / trial.task.replace("/", "-")
+        if one.embeddings:
+            head["layers"] = "embeddings"
+            if "pooling" in known:  # that of the first token is the same in every text
+                head.setdefault("pooling", text_head_settings(str(one.folder)).get("pooling", "mean"))
         settings = replace(settings, head=head, random_init=settings.random_init or one.fresh)
         return cls(trial.task, task, settings, folder)
 

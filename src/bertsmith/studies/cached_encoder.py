@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertsmith import config
 from bertsmith.data.collate import collate
 from bertsmith.encoders.encoder import Encoder, select_tokens
 from bertsmith.errors import BertsmithError
@@ -57,12 +54,14 @@ class CachedEncoder(Encoder):
 
     def _layers(self, batch: Batch) -> list[Tensor]:
         ids, segments = (values.flatten().cpu().numpy() for values in (batch.input_ids, batch.segment_ids))
+        characters = None if batch.characters is None else batch.characters.flatten(0, 1).cpu().numpy()
         bounds = batch.cu_seqlens.cpu().numpy()
         values = np.zeros((len(self.read), ids.size, self.width), np.float32)
         for first in batch.cls_positions.tolist():
             if first >= 0:
                 text = slice(first, int(bounds[np.searchsorted(bounds, first, "right")]))
-                values[:, text] = self.features.read(row_key(ids[text], segments[text]), self.read)
+                key = row_key(ids[text], segments[text], None if characters is None else characters[text])
+                values[:, text] = self.features.read(key, self.read)
         layers = torch.from_numpy(values).to(batch.input_ids.device)
         return [layers[self.read.index(n)] if n in self.read else self.empty for n in range(self.layers + 1)]
 
@@ -102,13 +101,3 @@ def _groups(rows: Sequence[Row]) -> Iterator[list[Row]]:
             some = []
         some.append(row)
     yield some
-
-
-def encoder_digest(encoder: Encoder) -> str:
-    """Sixteen hexadecimal digits of an encoder's config and weights."""
-    settings = config.to_dict(getattr(encoder, "config"))  # noqa: B009 - an encoder of a model folder has one
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for name, value in encoder.state_dict().items():
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]

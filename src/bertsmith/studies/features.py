@@ -12,18 +12,19 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, groupby, product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from bertsmith import config
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError
 from bertsmith.metrics.confidence import summarize_seeds
+from bertsmith.model_io.frozen_encoders import encoder_digest
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.nn.pooling import SLICES, LayerChoice, LayerMix
 from bertsmith.objectives.objective import objective_class
 from bertsmith.reports.run_history import read_run
 from bertsmith.studies.ablations import read_result
-from bertsmith.studies.cached_encoder import CachedEncoder, encoder_digest, feature_extractor
+from bertsmith.studies.cached_encoder import CachedEncoder, feature_extractor
 from bertsmith.studies.feature_files import FeatureCache, FeatureSpec, Precision, cache_features
 from bertsmith.studies.published import CONLL, FEATURES, FINE_TUNED
 from bertsmith.system.devices import choose_device
@@ -105,14 +106,20 @@ def chosen_layers(encoder: Encoder, given: Sequence[str]) -> tuple[LayerChoice, 
     chosen: list[LayerChoice] = []
     for name in dict.fromkeys(given or ROWS):
         if name not in SLICES:
-            raise ConfigError(f"--layers {name} must be one of {', '.join(get_args(LayerChoice))}")
+            raise ConfigError(f"--layers {name} must be one of {', '.join(SLICES)}")
         try:
             LayerMix(name, width=1, layer_count=encoder.layers)
         except ConfigError:
             if given:
                 raise
             continue
-        chosen.append(name)
+        if (widths := {encoder.layer_widths[number] for number in layer_indices(name, encoder)}) == {encoder.width}:
+            chosen.append(name)
+        elif given:
+            found = f"layers of width {', '.join(map(str, sorted(widths)))}, where the last has {encoder.width}"
+            raise ConfigError(
+                f"--layers {name} reads {found}: leave it out, or use `bertsmith finetune` head.layers={name}"
+            )
     return tuple(chosen)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 MNLI, QNLI, MRPC, SST2 = "glue/mnli", "glue/qnli", "glue/mrpc", "glue/sst-2"
-SQUAD, CONLL = "squad/1.1", "conll/conll2003"
+SQUAD, CONLL, POS = "squad/1.1", "conll/conll2003", "conll/conll2003-pos"
 METRICS = {MNLI: "accuracy", QNLI: "accuracy", MRPC: "accuracy", SST2: "accuracy", SQUAD: "f1", CONLL: "f1"}
 
 
@@ -65,6 +65,39 @@ FEATURES = Published.table(
     all_sum=(95.5,),
 )
 FINE_TUNED = {"base": (96.4, 92.4), "large": (96.6, 92.8)}  # P-BERT Table 7: F1 on dev and test
+
+# Peters et al. 2017, Table 4 and the baseline of Table 1, from memory: F1 on test
+TAGLM_POSITIONS = Published.table(
+    "P-TagLM, F1 on test, from memory",
+    (CONLL,),
+    **{
+        "no features": (90.87,),
+        "input of layer 1": (91.55,),
+        "output of layer 1": (91.93,),
+        "output of layer 2": (91.72,),
+    },
+)
+# Peters et al. 2018, from memory. Table 6: parts of speech of the Penn Treebank; Table 2 and Table 3: dev
+ELMO_LAYERS = Published.table(
+    "P-ELMo Table 6, Penn Treebank, from memory", (POS,), **{"layer 1": (97.3,), "layer 2": (96.8,)}
+)
+ELMO_MIX = Published.table(
+    "P-ELMo Table 2, from memory",
+    (SQUAD,),
+    **{"no features": (80.8,), "top": (84.7,), "mix, λ=1": (85.0,), "mix, λ=0.001": (85.2,)},
+)
+ELMO_INJECTION = Published.table(
+    "P-ELMo Table 3, from memory",
+    (SQUAD,),
+    **{"input": (85.1,), "input and output": (85.6,), "output": (84.8,)},
+)
+LM_FEATURES = {  # by the tables of `lm-features`
+    "position": TAGLM_POSITIONS,
+    "models": Published("", {}),
+    "layers": ELMO_LAYERS,
+    "mix": ELMO_MIX,
+    "injection": ELMO_INJECTION,
+}
 
 
 def scores_for(names: Collection[str], tasks: Collection[str]) -> Published:

@@ -28,6 +28,7 @@ from bertsmith.tasks.task import Example, Task
 from bertsmith.training.finetune_data import build_task, train_and_dev
 from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
 from bertsmith.training.run import remove_run
+from bertsmith.training.start import encoder_kind, finetuning_settings
 from bertsmith.training.sweep import BEST, SweepRun, best_scores, remove_run_files
 
 Size = int | Literal["all"]
@@ -165,7 +166,7 @@ class _Study:
         starts = []
         for name, folder in folders.items():
             own = _own_changes(name, folders, changes)
-            settings = make_finetune_config(task, folder, files, [*DEFAULTS, *own])
+            settings = make_finetune_config(task, folder, files, [*_defaults(folder, own), *own])
             starts.append(Start(name, replace(settings, subset="stratified", random_init=name == FROM_SCRATCH)))
         first = starts[0].settings
         for start in starts:
@@ -257,6 +258,13 @@ class _Study:
             "settings": config.to_dict(self.starts[0].settings),
             "runs": list(rows),
         }
+
+
+def _defaults(folder: Path, changes: Sequence[str]) -> tuple[str, ...]:
+    """Settings of all runs; without evaluations, a learning rate that reacts to them becomes a linear one."""
+    paper = finetuning_settings(str(folder), encoder_kind(changes))
+    reacts = paper.get("schedule", {}).get("kind") == "reduce_on_plateau"
+    return ("schedule.kind=linear", "patience=0", *DEFAULTS) if reacts else DEFAULTS
 
 
 def _own_changes(name: str, names: Collection[str], changes: Sequence[str]) -> list[str]:

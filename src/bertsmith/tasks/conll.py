@@ -1,10 +1,10 @@
-"""Named entities in column files (one word per line, blank lines between sentences): CoNLL-2003, WNUT-17, KLUE-NER."""
+"""Tags in column files (one word per line, blank lines between sentences): CoNLL-2000 and -2003, WNUT-17, KLUE-NER."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,21 +50,28 @@ class Member:
 
     layout: Layout
     subfolders: tuple[str, ...]
-    types: tuple[str, ...]
+    types: tuple[str, ...]  # of entities; empty: the labels are those of train
     columns: Columns = WORDS
     unit: Unit = "word"
     strict: bool = False
+    plain: bool = False  # a label for each word, and no entities
 
+
+CONLL2003: Layout = {
+    "train": [("eng.train",), ("train.txt",)],
+    "dev": [("eng.testa",), ("valid.txt",), ("dev.txt",)],
+    "test": [("eng.testb",), ("test.txt",)],
+}
+CONLL2003_FOLDERS = ("conll2003", "conll-2003", "eng")
 
 MEMBERS = {
-    "conll2003": Member(
-        {
-            "train": [("eng.train",), ("train.txt",)],
-            "dev": [("eng.testa",), ("valid.txt",), ("dev.txt",)],
-            "test": [("eng.testb",), ("test.txt",)],
-        },
-        ("conll2003", "conll-2003", "eng"),
-        ("LOC", "MISC", "ORG", "PER"),
+    "conll2003": Member(CONLL2003, CONLL2003_FOLDERS, ("LOC", "MISC", "ORG", "PER")),
+    "conll2003-pos": Member(CONLL2003, CONLL2003_FOLDERS, (), Columns(tag=1), plain=True),
+    "conll2003-chunks": Member(CONLL2003, CONLL2003_FOLDERS, (), Columns(tag=2)),
+    "conll2000": Member(
+        {"train": [("train.txt",)], "dev": [("dev.txt",), ("valid.txt",)], "test": [("test.txt",)]},
+        ("conll2000", "conll-2000"),
+        (),
     ),
     "wnut17": Member(
         {
@@ -90,7 +97,7 @@ MEMBERS = {
 class Config(TaggingConfig):
     """Settings of the known datasets."""
 
-    name: str  # conll2003, wnut17 or klue-ner
+    name: str  # conll2003, conll2003-pos, conll2003-chunks, conll2000, wnut17 or klue-ner
     scheme: FileScheme = "lenient"  # tagging scheme of the files; two tags of CoNLL-2003 violate IOB1
 
     def __post_init__(self) -> None:
@@ -103,9 +110,10 @@ class Config(TaggingConfig):
         title = f"conll/{name}"
         paths = benchmark_files(title, files, member.layout, subfolders=member.subfolders)
         dataset = Dataset(paths, lambda path, split: read_column_file(path, member.columns, tagged=split != "test"))
-        options: dict[str, Any] = {"config": self, "unit": member.unit, "strict": member.strict}
-        if not labels and self.label_scheme == "file":
-            return TokenClassificationTask(title, dataset, **options)
+        config = replace(self, scheme="plain") if member.plain else self
+        options: dict[str, Any] = {"config": config, "unit": member.unit, "strict": member.strict}
+        if not member.types or (not labels and self.label_scheme == "file"):
+            return TokenClassificationTask(title, dataset, labels=labels, **options)
         scheme = scheme_of_labels(labels) if labels else cast(Scheme, self.label_scheme)
         ordered = benchmark_labels(title, labels_of_types(member.types, scheme), labels)
         return TokenClassificationTask(title, dataset, labels=ordered, **options)

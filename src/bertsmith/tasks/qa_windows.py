@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.tasks.task import Features
-from bertsmith.tokenizers.batch_encoding import BatchEncoder
+from bertsmith.tokenizers.batch_encoding import BatchEncoder, EncodedBatch
+from bertsmith.tokenizers.spelling import TEXT_BEGIN, TEXT_END, mark, widened
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.types import Frame, Row
+from bertsmith.types import Encoded, Frame, Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,7 @@ class Pool(NamedTuple):
     begins: Numbers  # [N] first token of each text
     sizes: Numbers  # [N] tokens of each text
     characters: Numbers  # [N] start of each text in the concatenation of all
+    spelling: NDArray[np.int16] | None  # [T, C] of each token, of tokenizers that spell
 
 
 class Plan(NamedTuple):
@@ -130,7 +132,22 @@ def _pool(texts: list[str], frame: Frame, encode: BatchEncoder) -> Pool:
         begins=len(specials) + begins,
         sizes=flat.lengths,
         characters=np.cumsum([0, *(len(text) + 1 for text in texts)])[:-1],
+        spelling=_spelling(texts, flat, frame, encode.tokenizer) if encode.tokenizer.spells else None,
     )
+
+
+def _spelling(texts: list[str], flat: EncodedBatch, frame: Frame, tokenizer: Tokenizer) -> NDArray[np.int16]:
+    """Of the special tokens of a frame, then of all tokens [T, C]."""
+    first = [number == 0 for number, part in enumerate(frame.pair) if isinstance(part, int)]
+    parts = [mark(TEXT_BEGIN if begins else TEXT_END)[None] for begins in first]
+    ends = np.cumsum(flat.lengths)
+    for text, begin, end in zip(texts, ends - flat.lengths, ends, strict=True):
+        encoded = Encoded(flat.ids[begin:end], flat.offsets[begin:end], flat.words[begin:end])
+        spelled = tokenizer.spelled(text, encoded).characters
+        assert spelled is not None, "a tokenizer that spells"
+        parts.append(spelled)
+    width = max(part.shape[1] for part in parts)
+    return np.concatenate([widened(part, width) for part in parts])
 
 
 def _extend_over_marks(text: str, marks: set[str], offsets: NDArray[np.int32]) -> None:
@@ -174,8 +191,17 @@ def _rows(
     ids, offsets, words = pool.ids[source], pool.offsets[source], pool.words[source]
     segment, text = np.repeat(np.tile(segments, len(truncated)), size), np.repeat(np.tile(sides, len(truncated)), size)
     ends = end.reshape(size_WP.shape)[:, -1].tolist()
+    spelling = None if pool.spelling is None else pool.spelling[source]
     rows = [
-        Row(ids[begin:end], segment[begin:end], text[begin:end], offsets[begin:end], words[begin:end], (cut, 0))
+        Row(
+            ids[begin:end],
+            segment[begin:end],
+            text[begin:end],
+            offsets[begin:end],
+            words[begin:end],
+            truncated=(cut, 0),
+            characters=None if spelling is None else spelling[begin:end],
+        )
         for begin, end, cut in zip([0, *ends[:-1]], ends, truncated, strict=True)
     ]
     return rows, size_WP[:, : parts.index("b")].sum(axis=1)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.config import did_you_mean
+from bertsmith.data.windows import token_windows
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.metrics import sequence_labelling
 from bertsmith.metrics.sequence_labelling import LETTERS, Scheme, convert_tags, parse_tag, scheme_violations
@@ -255,21 +255,6 @@ def streams(examples: Sequence[Example], words: Sequence[Spans], *, by_document:
         spans = [np.array(words[begin + n], np.int64).reshape(-1, 2) + shifts[n] for n in range(len(texts))]
         yield Stream(range(begin, end), " ".join(texts), np.concatenate(spans), [len(part) for part in spans])
         begin = end
-
-
-def token_windows(tokens: int, *, size: int, overlap: int) -> list[tuple[int, int, int]]:
-    """Windows over a number of tokens: start of the window, and start and end of the tokens that are read in it.
-
-    All windows are full and evenly spaced; neighbours share at least `overlap` tokens, or half a window if less.
-    A token is read in the window with the nearest centre, where the smaller of its left and right context is largest.
-    """
-    if tokens <= size:
-        return [(0, 0, tokens)]
-    step = size - min(overlap, size // 2)
-    last = -(-(tokens - size) // step)
-    begins = [index * (tokens - size) // last for index in range(last + 1)]
-    borders = [0, *((a + b + size) // 2 for a, b in pairwise(begins)), tokens]
-    return list(zip(begins, borders, borders[1:], strict=False))
 
 
 def first_tokens(stream: Stream, encoded: Encoded, *, characters: bool) -> Numbers:

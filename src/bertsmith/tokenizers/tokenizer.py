@@ -72,6 +72,9 @@ class Tokenizer:
     default_chunker: ClassVar[Chunker] = Chunker()
     cache_limit: int = 400_000  # chunks that `encode_ids` caches
     spells: bool = False  # encoded texts have the spelling of each token, for encoders that read characters
+    spells_case: bool = False  # as it is written, although the vocabulary is lower-cased
+    spelled_ids: Any = None  # `encode_ids` with the spelling of unknown words, where tokens are words
+    open_vocabulary: bool = False  # an encoder reads nothing but spelling: no word is unknown to it
     notes: tuple[str, ...] = ()  # what users should know about the folder that it was loaded from
     padding_id = RoleId("padding")
     start_id = RoleId("start")
@@ -152,7 +155,8 @@ class Tokenizer:
 
     def spelled(self, text: str, encoded: types.Encoded) -> types.Encoded:
         """The same with the characters of each token, if this tokenizer spells; lower-cased if the vocabulary is."""
-        return spell_tokens(text, encoded, lowercase=self.rules().get("lowercase", False)) if self.spells else encoded
+        lowercase = self.rules().get("lowercase", False) and not self.spells_case
+        return spell_tokens(text, encoded, lowercase=lowercase) if self.spells else encoded
 
     def encode_ids(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """The ids of all texts, concatenated [T], and the number of ids of each text: the fast path, for shards."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from bertsmith import config
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.model_folder import open_for, read_encoder, read_heads
+from bertsmith.model_io.model_folder import open_for, open_over, read_encoder, read_heads
 from bertsmith.reports.run_summary import training_data
 from bertsmith.system.devices import cached_peak_flops, choose_device
 from bertsmith.tasks.task import Task
@@ -47,20 +47,28 @@ MEASURED_SHARE = 16  # one in so many examples of a forward is measured
 def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokenizer, list[str]]:
     """The encoder of the model folder with a new head for each task, and notes for the user."""
     causal, heads = is_causal(settings.model), dict[str, Any]()
-    text_head = text_head_settings(settings.model)
+    kind = settings.encoder_kind
+    text_head = text_head_settings(settings.model, kind)
     for name, part in task.heads.items():
-        kind, own = config.find_kind(OBJECTIVES, part.objective).Config, settings.head_settings(name)
-        orders = {"both_orders": True} if causal and part.symmetric and hasattr(kind, "both_orders") else {}
-        usual = text_head if hasattr(kind, "hidden") else {}
+        head, own = config.find_kind(OBJECTIVES, part.objective).Config, settings.head_settings(name)
+        orders = {"both_orders": True} if causal and part.symmetric and hasattr(head, "both_orders") else {}
+        shared = text_head if hasattr(head, "hidden") else {"layers"} if hasattr(head, "layers") else set()
+        usual = {setting: value for setting, value in text_head.items() if setting in shared}
         given = {**usual, **part.head_config(), **orders, **own, **label_weights(settings, part, own)}
-        heads[name] = config.from_dict(kind, given, "head")
+        heads[name] = config.from_dict(head, given, "head")
         part.use_head_config(heads[name])
     options: dict[str, Any] = {"tokenizer": settings.tokenizer, "dropout": settings.dropout, "seed": settings.seed}
     options["encoder"] = settings.encoder
-    model, tokenizer, facts = open_for(settings.model, heads, keep=auxiliary_heads(settings), **options)
+    auxiliary = auxiliary_heads(settings)
+    if kind:
+        if auxiliary:
+            raise ConfigError(f"auxiliary.{min(settings.auxiliary)}: an encoder of kind {kind} is new, without a head")
+        model, tokenizer, facts = open_over(settings.model, heads, **options)
+    else:
+        model, tokenizer, facts = open_for(settings.model, heads, keep=auxiliary, **options)
     for name, weight in settings.auxiliary_weights.items():
-        auxiliary: Any = model.objectives[name]
-        auxiliary.weight, auxiliary.reads_copy = weight, not auxiliary.causal  # the task reads uncorrupted texts
+        objective: Any = model.objectives[name]
+        objective.weight, objective.reads_copy = weight, not objective.causal  # the task reads uncorrupted texts
     notes = list(facts.notes)
     if settings.random_init:
         with torch.random.fork_rng(devices=[]):
@@ -176,15 +184,22 @@ def preview(settings: FinetuneConfig, output: str | Path, *, overwrite: bool = F
 
 
 def paper_note(settings: FinetuneConfig) -> list[str]:
-    """The settings that are those of the encoder's paper, where it has fine-tuning settings of its own."""
+    """The settings that are the encoder's own defaults: those of its paper, as far as that has them."""
     same = {
         name: value
-        for name, value in finetuning_settings(settings.model).items()
-        if config.update(settings, {name: value}) == settings
+        for name, value in finetuning_settings(settings.model, settings.encoder_kind).items()
+        if _has(settings, name, value)
     }
     tables = {name: value if isinstance(value, dict) else {"": value} for name, value in same.items()}
     listed = [f"{name}.{key}".rstrip(".") + f"={one}" for name, table in tables.items() for key, one in table.items()]
-    return [f"settings of the encoder's paper: {' '.join(listed)}"] if listed else []
+    return [f"defaults of this encoder: {' '.join(listed)}"] if listed else []
+
+
+def _has(settings: FinetuneConfig, name: str, value: Any) -> bool:
+    """Whether a setting has that value; not where the value contradicts the other settings."""
+    with suppress(ConfigError):
+        return config.update(settings, {name: value}) == settings
+    return False
 
 
 def refuse_without_memory(settings: FinetuneConfig, trainer: Trainer, loader: FinetuneLoader) -> None:
@@ -295,6 +310,7 @@ class FinetuneRun(Run):
         scores = task.scores(dev, task.refitted(predictions, self.fitted))
         summary = " · ".join(f"{name} {value:.4f}" for name, value in scores.items() if "/" not in name)
         metrics = {"cost": -scores[task.main_metric], **{f"score/{name}": value for name, value in scores.items()}}
+        metrics |= {f"mix/{name}": value for name, value in self.model.layer_shares().items()}
         return Evaluation(metrics, metrics["cost"], f"dev {summary}")
 
     def card_facts(self, metrics: Mapping[str, float]) -> dict[str, object]:

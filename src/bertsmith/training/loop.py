@@ -102,7 +102,9 @@ def _evaluate(run: Run, writer: RunWriter | None, display: ProgressDisplay) -> N
         run.write_model("best", evaluation.metrics)
     if writer is not None:  # after the model: a resumed run relies on the best model of the log being saved
         writer.write("evaluation", step=done, **evaluation.metrics)
-    display.note(f"after step {done:,}: {evaluation.summary}")
+    reduced = run.trainer.plateau.observe(evaluation.cost)
+    lower = f" · learning rate times {run.trainer.plateau.factor:g} from here" if reduced else ""
+    display.note(f"after step {done:,}: {evaluation.summary}{lower}")
 
 
 def _save(run: Run, writer: RunWriter | None) -> None:

@@ -1,6 +1,7 @@
 """Schedules, the learning rate of each layer group and the batch size of each step: pure functions of the progress.
 
-learning rate of a group = learning_rate × schedule(progress) × layer_decay^(groups above it), or None while frozen.
+learning rate of a group = learning_rate × schedule(progress) × layer_decay^(groups above it), or None while frozen. One
+kind of schedule also reacts to evaluations: see `plateau`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,22 @@ from typing import Literal
 
 from bertsmith.errors import ConfigError
 
-ScheduleKind = Literal["linear", "bert", "product", "cosine", "constant_then_decay", "inverse_root", "slanted_triangle"]
+ScheduleKind = Literal[
+    "linear",
+    "bert",
+    "product",
+    "cosine",
+    "constant_then_decay",
+    "inverse_root",
+    "slanted_triangle",
+    "reduce_on_plateau",
+]
 # The settings of each kind; the others have none.
 SCHEDULE_SETTINGS = {
     "cosine": ("floor",),
     "constant_then_decay": ("floor", "decay", "shape"),
     "slanted_triangle": ("ratio",),
+    "reduce_on_plateau": ("floor", "reduction", "patience", "every"),
 }
 
 
@@ -36,13 +47,18 @@ class Schedule:
     - inverse_root: warm-up, then √(warmup/progress); the Transformer (Vaswani et al. 2017, §5.3), whose
       d^-0.5 · min(s^-0.5, s · W^-1.5) has the highest learning rate d^-0.5 · W^-0.5.
     - slanted_triangle: ULMFiT's STLR (P-ULMFiT §3.2), never 0; the warm-up is the paper's cut.
+    - reduce_on_plateau: warm-up, 1, and `reduction` times as much after each evaluation that is not better than the
+      best one, as torch's `ReduceLROnPlateau`. CoVe: `every`, which halves at every evaluation from the first such on.
     """
 
     kind: ScheduleKind = "linear"  # the shape of the curve
-    floor: float = 0.0  # cosine, constant_then_decay: the factor at the end of the run
+    floor: float = 0.0  # cosine, constant_then_decay: the factor at the end; reduce_on_plateau: the lowest factor
     decay: float = 0.1  # constant_then_decay: share of the run
     shape: Literal["linear", "root"] = "linear"  # constant_then_decay: root is 1 - √ of the share (ModernBERT)
     ratio: float = 32.0  # slanted_triangle: highest learning rate over the lowest
+    reduction: float = 0.5  # reduce_on_plateau: what the learning rate is multiplied by
+    patience: int = 0  # reduce_on_plateau: evaluations without improvement that are tolerated before each reduction
+    every: bool = False  # reduce_on_plateau: once reduced, reduce at every evaluation, better or not
 
     def __post_init__(self) -> None:
         for item in fields(self)[1:]:
@@ -54,6 +70,14 @@ class Schedule:
             )
         if self.ratio < 1:
             raise ConfigError(f"schedule.ratio={self.ratio:g} must be at least 1")
+        if not 0 < self.reduction < 1 or self.patience < 0:
+            found = f"schedule.reduction={self.reduction:g} and schedule.patience={self.patience}"
+            raise ConfigError(f"{found}: reduction must be above 0 and below 1, patience at least 0")
+
+    def check_evaluations(self, setting: str, value: int) -> None:
+        """Raises where it reacts to evaluations and a setting says that there are none."""
+        if self.kind == "reduce_on_plateau" and value == 0:
+            raise ConfigError(f"schedule.kind={self.kind} reacts to evaluations, but {setting}=0: write {setting}=1")
 
     def factor(self, progress: float, warmup: float) -> float:
         rising = progress < warmup
@@ -79,6 +103,8 @@ class Schedule:
                 # differs from the paper: where the cut is not a whole number of steps, its p ends a little below 0
                 height = progress / warmup if rising else (1 - progress) / (1 - warmup)
                 return (1 + (self.ratio - 1) * height) / self.ratio
+            case "reduce_on_plateau":
+                return progress / warmup if rising else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,8 +117,8 @@ class PretrainRun(Run):
         return self.data.fingerprints
 
     def initial_state(self) -> tuple[TrainingState, list[str]] | None:
-        """The weights of `start`."""
-        if not (self.config.start or self.config.after):
+        """The weights of `start`, or the word vectors of `vectors`."""
+        if not (self.config.start or self.config.after or self.config.vectors):
             return None
         model = self.new_model()
         notes = load_start(self.config, model, self.data.tokenizer)

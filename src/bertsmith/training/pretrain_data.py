@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from bertsmith.data.collate import from_packed
 from bertsmith.data.packing.document_stream import DocumentIndex
 from bertsmith.data.packing.packing import PackedBatch, Packing
-from bertsmith.data.shards import Shards
+from bertsmith.data.packing.spelled import SpelledPacking
+from bertsmith.data.shards import Shards, SpelledShards
 from bertsmith.data.shards.folder import TOKENIZER, damaged_tokenizer_files
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.model_io.folder_tokenizer import spell_vocabulary, vocabulary_of
+from bertsmith.model_io.folder_tokenizer import spell_vocabulary, vocabulary_characters, vocabulary_of
 from bertsmith.model_io.model import Model
+from bertsmith.model_io.word_tables import load_vectors
 from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.system.workers import FunctionWorkers, WorkerDied, default_workers
 from bertsmith.tokenizers.tokenizer import Tokenizer, load
@@ -84,8 +86,22 @@ class PretrainData:
         options: dict[str, Any] = {"frame": self.tokenizer.frame_ids, "padding_id": self.tokenizer.padding_id}
         if recipe.by_column:
             options |= {"columns": columns, "backward": getattr(recipe.encoder, "backward", False)}
+        spelled = getattr(recipe.encoder, "reads_spelling", False)
+        shards = self._spelled(shards) if spelled else shards
         packing: Packing = recipe.packing.build(shards, max_length=recipe.max_length, seed=recipe.seed, **options)
+        if isinstance(shards, SpelledShards):
+            table = vocabulary_characters(self.tokenizer, recipe.encoder.max_characters)
+            packing = SpelledPacking(packing, shards, table)
         return packing
+
+    def _spelled(self, shards: Shards) -> SpelledShards:
+        """The same split with the spelling of words; a DataError where the shards do not keep it."""
+        if not shards.spelling:
+            raise DataError(
+                f"{self.folder} does not keep the spelling of words, which this encoder reads: train a tokenizer of "
+                "words without markers (`bertsmith tokenizer train --kind words`), and prepare the shards again with it"
+            )
+        return SpelledShards.open(self.folder, shards.split)
 
     @classmethod
     def rows_per_epoch(cls, folder: str | Path, recipe: Recipe) -> int:
@@ -184,6 +200,11 @@ def _worker_count(world: World) -> int:
 
 def build_model(recipe: Recipe, tokenizer: Tokenizer, shards: Shards | None = None) -> Model:
     """The recipe's model with new weights; `shards` of the training text, for objectives that read token counts."""
+    if getattr(recipe.encoder, "fixed_embeddings", False) and not (recipe.vectors or recipe.start):
+        raise ConfigError(
+            "encoder.fixed_embeddings=true needs word vectors: pass vectors=FILE, or train them with "
+            "encoder.fixed_embeddings=false"
+        )
     torch.manual_seed(recipe.seed)
     vocabulary, objectives = vocabulary_of(tokenizer), recipe.objectives.values()
     if shards is not None and any(getattr(settings, "reads_token_counts", False) for settings in objectives):
@@ -194,7 +215,7 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer, shards: Shards | None = No
         raise ConfigError(f"{kind} carries its state from row to row: set packing.kind=columns")
     if recipe.by_column and not model.encoder.stateful:
         raise ConfigError(f"packing.kind=columns is for recurrent encoders, not for {kind}: set packing.kind=stream")
-    spell_vocabulary(model, tokenizer)
+    spell_vocabulary(model.encoder, tokenizer)
     return model
 
 
@@ -213,7 +234,9 @@ def meta_model(recipe: Recipe) -> Model:
 
 
 def load_start(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
-    """Loads the weights that the recipe starts from into its model, if any; returns notes for the user."""
+    """Loads the weights or word vectors that the recipe starts from into its model; returns notes for the user."""
+    if recipe.vectors:
+        return load_vectors(model, recipe.vectors, tokenizer)
     if recipe.start:
         return load_weights(model, recipe.start, tokenizer, match_tokens=recipe.match_tokens)
     note = f"{recipe.name} is a second stage, but starts with new weights: --start it from a run of {recipe.after}"

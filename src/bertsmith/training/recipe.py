@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +18,7 @@ from bertsmith.tasks.task import task_files, unknown_task
 from bertsmith.training.forward_backward import ComputeConfig, Precision, check_precision
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import BatchSizes, BatchSizeWarmup, Schedule, TrainingPlan, Unfreeze
-from bertsmith.training.start import finetuning_settings, shape_overrides
+from bertsmith.training.start import encoder_kind, finetuning_settings, shape_overrides
 
 TASKS = "bertsmith.tasks"
 FILES = (".json", ".toml")  # of recipes
@@ -118,6 +117,7 @@ class Recipe:
     patience: int = 0  # evaluations without improvement before the run stops early; 0: never
     save_every: int = 1000  # steps between checkpoints
     keep_checkpoints: int = 2  # that are kept
+    vectors: str = ""  # file or model folder whose word vectors a new model's token table starts with
     start: str = ""  # model folder whose weights the run starts from: a second stage, or continued pre-training
     after: str = ""  # of a second stage: the recipe of the first, whose model it is meant to start from
     # start: the tokenizer may be another; tokens that both have keep their vectors, the others start as the mean vector
@@ -131,6 +131,7 @@ class Recipe:
             )
         if self.save_every < 1 or self.eval_rows < 1:
             raise ConfigError("save_every and eval_rows must be at least 1")
+        self.schedule.check_evaluations("eval_every", self.eval_every)
         if self.eval_every < 0 or self.micro_batch_size < 0 or self.patience < 0:
             raise ConfigError("eval_every, micro_batch_size and patience must be at least 0")
         for name, settings in self.objectives.items():
@@ -223,7 +224,8 @@ class FinetuneConfig:
     # weight of the language model's loss on the same texts, beside the task's (P-GPT1 §3.2): causal_lm or masked_lm
     auxiliary: dict[str, float] = field(default_factory=dict)
     dropout: float | None = None  # in the whole encoder; absent: as in the model folder
-    encoder: dict[str, Any] = field(default_factory=dict)  # settings of the encoder that do not change its weights
+    # settings of the encoder that do not change its weights; with a kind such as taglm, those of a new encoder over it
+    encoder: dict[str, Any] = field(default_factory=dict)
     random_init: bool = False  # start from random weights, as a baseline without pre-training
     max_length: int = 0  # tokens of a row; 0: the task's own
     batch_size: int = 32  # examples of a step
@@ -263,12 +265,18 @@ class FinetuneConfig:
             raise ConfigError(f"dev_fraction={self.dev_fraction:g} must be at least 0 and below 1")
         check_precision(self.precision, self.compute)
         _check_seed(self.seed)
+        self.schedule.check_evaluations("evals_per_epoch", self.evals_per_epoch)
         self.plan(10**9)  # raises where its settings are invalid
 
     @property
     def name(self) -> str:
         several = ", ".join(getattr(self.task, "tasks", ()))
         return f"{task_name(self.task)} ({several})" if several else task_name(self.task)
+
+    @property
+    def encoder_kind(self) -> str:
+        """The kind of a new encoder that is built over the model folder's; empty: that one is fine-tuned."""
+        return str(self.encoder.get("kind", ""))
 
     def head_settings(self, name: str) -> dict[str, Any]:
         """The settings of one head; `name` is classify-cola for cola, one of several tasks."""
@@ -351,40 +359,8 @@ def make_finetune_config(
         task = find_task(task) if isinstance(task, str) else task
         heads: dict[str, Any] = {name: {} for name in getattr(task, "tasks", ())}
         settings = FinetuneConfig(task=task, model=str(model), files=paths, head=heads)
-        settings = config.update(settings, finetuning_settings(str(model)))
+        settings = config.update(settings, finetuning_settings(str(model), encoder_kind(changes)))
     return config.update(settings, changes) if isinstance(changes, Mapping) else config.override(settings, changes)
-
-
-def named_tasks(tasks: Sequence[str]) -> str | dict[str, str]:
-    """The task of the command line, or several by name: `mood=classification`, or the last part of their own name."""
-    split = [
-        (name, task) if task else (name.partition("/")[0] if "." in name else name.rpartition("/")[2], name)
-        for name, _, task in (one.partition("=") for one in tasks)
-    ]
-    if len(tasks) == 1:
-        return tasks[0] if tasks[0].endswith(FILES) else split[0][1]
-    named = dict(split)
-    if wrong := [name for name in named if not re.fullmatch(r"\w[\w-]*", name)]:
-        raise ConfigError(f"--task {wrong[0]}: the name of one of several tasks has letters, digits, _ and - only")
-    if len(named) < len(split):
-        name, task = next(pair for number, pair in enumerate(split) if pair[0] in dict(split[:number]))
-        raise ConfigError(f"two tasks are called {name}: name them, such as --task first={task} --task second={task}")
-    return named
-
-
-def named_files(tasks: str | Mapping[str, str], paths: Mapping[str, Sequence[str] | None]) -> dict[str, str]:
-    """The files by split, those of one of several tasks as `NAME.split`; for a single task the last ones count."""
-    files: dict[str, str] = {}
-    for option, values in paths.items():
-        for value in values or ():
-            name, _, path = value.partition("=")
-            own = not isinstance(tasks, str) and name in tasks
-            key = f"{name}.{option}" if own else option
-            if key in files and not isinstance(tasks, str):
-                found = f"--{option} {value}: there is already --{option} {files[key]}"
-                raise ConfigError(f"{found}: with several tasks, write --{option} NAME={value}")
-            files[key] = path if own else value
-    return files
 
 
 def read_finetune_config(path: Path, model: str) -> FinetuneConfig:

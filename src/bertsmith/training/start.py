@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertsmith import config
+from bertsmith.encoders.encoder import FOLDER
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.huggingface.family import POOLER
 from bertsmith.model_io.model import Model
@@ -38,14 +40,33 @@ def shape_overrides(encoder: Any, folder: str) -> list[str]:
     ]
 
 
-def finetuning_settings(folder: str) -> Mapping[str, Any]:
-    """The fine-tuning settings of the paper of a folder's encoder; empty where they are the usual ones."""
-    return getattr(read_encoder(folder), "finetuning", {}) if folder and Path(folder).is_dir() else {}
+def finetuning_settings(folder: str, kind: str = "") -> Mapping[str, Any]:
+    """The fine-tuning settings of the paper of a folder's encoder; empty where they are the usual ones.
+
+    `kind`: of an encoder that is built over the folder's.
+    """
+    if not kind and not (folder and Path(folder).is_dir()):
+        return {}
+    return getattr(_trained_kind(folder, kind), "finetuning", {})
 
 
-def text_head_settings(folder: str) -> Mapping[str, Any]:
+def encoder_kind(changes: Iterable[str] | Mapping[str, Any]) -> str:
+    """The kind of encoder that changes of a fine-tuning run set; empty without one."""
+    if not isinstance(changes, Mapping):
+        given = [change.partition("=")[2].strip() for change in changes if change.partition("=")[0] == "encoder.kind"]
+        return given[-1].strip("\"'") if given else ""
+    table = changes.get("encoder", {})
+    return str(changes.get("encoder.kind", table.get("kind", "") if isinstance(table, Mapping) else ""))
+
+
+def text_head_settings(folder: str, kind: str = "") -> Mapping[str, Any]:
     """The settings of heads for texts in the paper of a folder's encoder; empty where they are the usual ones."""
-    return getattr(read_encoder(folder), "text_head", {})
+    return getattr(_trained_kind(folder, kind), "text_head", {})
+
+
+def _trained_kind(folder: str, kind: str) -> Any:
+    """The settings of a folder's encoder, or the class of those of an encoder that is built over it."""
+    return config.find_kind(FOLDER, kind).Config if kind else read_encoder(folder)
 
 
 def with_shape(data: Any) -> Any:

@@ -171,6 +171,10 @@ def copy_model(source: Path, final: Path) -> None:
         if old.exists():
             disk.remove_folder(old)
     disk.make_folder(temporary)
-    for path in sorted(source.iterdir()):
-        disk.write_file(temporary / path.name, [path.read_bytes()], atomic=False)
+    for path in sorted(source.rglob("*")):  # a folder before what is in it
+        target = temporary / path.relative_to(source)
+        if path.is_dir():
+            disk.make_folder(target)
+        else:
+            disk.write_file(target, [path.read_bytes()], atomic=False)
     disk.commit_folder(temporary, final)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, reduce
 from operator import add
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from bertsmith.training.distributed import World
 from bertsmith.training.forward_backward import ComputeConfig, ForwardBackward, Precision, Trainable
 from bertsmith.training.optimizers import LearningRates
 from bertsmith.training.plan import TrainingPlan
+from bertsmith.training.plateau import Plateau
 from bertsmith.training.recurrent_state import RecurrentState
 from bertsmith.training.signals import StopSignal
 from bertsmith.training.step import DeviceValues, Diverged, Scores, Step, stack_scalars
@@ -69,6 +70,7 @@ class Trainer:
                 f"compute.fsdp=true shards matrices over the ranks, but {name} needs complete ones: "
                 "choose optimizer.kind=adamw, or compute.fsdp=false"
             )
+        self.plateau = Plateau(plan.schedule)
         self.columns = columns
         self.recurrent_state = None if columns is None else RecurrentState(self.world)
         self._graphs = CudaGraphs(self._compute, self.world) if self.forward_backward.uses_cuda_graphs else None
@@ -113,9 +115,9 @@ class Trainer:
 
     def _learning_rates(self, progress: float) -> LearningRates:
         rates = self.plan.learning_rates(progress, groups=self.groups)
-        if self.columns is None:
-            return rates
-        factor = self.columns.learning_rate_factor(self.steps_done)
+        factor = self.plateau.factor
+        if self.columns is not None:
+            factor *= self.columns.learning_rate_factor(self.steps_done)
         return [None if rate is None else rate * factor for rate in rates]
 
     def _start_event(self) -> torch.cuda.Event | None:
@@ -246,7 +248,8 @@ class Trainer:
     def state(self) -> TrainingState:
         """The state after all steps so far. All ranks must call it; with FSDP only rank 0 gets tensors."""
         self._finish_steps(1)
-        progress = {"step": self.steps_done, "seconds": self.seconds, "tokens": self.tokens}
+        progress: dict[str, Any] = {"step": self.steps_done, "seconds": self.seconds, "tokens": self.tokens}
+        progress |= {"plateau": plateau} if (plateau := self.plateau.state()) else {}
         optimizer = self.parallel.gather_full(self.optimizer.state())
         recurrent = self.recurrent_state.gather() if self.recurrent_state else ()
         return TrainingState(self.full_weights(), optimizer, progress, self._environment(), recurrent)
@@ -278,6 +281,7 @@ class Trainer:
             self.optimizer.load(shared.optimizer)
         if self.recurrent_state is not None:
             self.recurrent_state.load(shared.recurrent)
+        self.plateau.load(shared.progress.get("plateau", {}))
         self.steps_done, self.tokens, self.skipped_steps = shared.step, shared.progress["tokens"], 0
         self.seconds = self._before = shared.progress["seconds"]
         self._began = self._clock()

@@ -19,22 +19,23 @@ export function makePalette() {
 }
 
 // The weight of the darkest colour: 1, so that maps can be compared, or the maximum of the map if `rescale`.
-export function maxWeight({ weights, size, visible, rescale }) {
+export function maxWeight({ weights, size, visible, columns = visible, rescale }) {
   if (!rescale) return 1;
   let max = 0;
-  for (const from of visible) for (const to of visible) if (weights[from * size + to] > max) max = weights[from * size + to];
+  for (const from of visible) for (const to of columns) if (weights[from * size + to] > max) max = weights[from * size + to];
   return max || 1;
 }
 
-// One pixel per pair of visible tokens; colours follow the square root, so that small weights are visible.
-export function paint(canvas, { weights, size, visible, palette, rescale }) {
-  const max = maxWeight({ weights, size, visible, rescale });
-  const count = visible.length;
-  canvas.width = canvas.height = count || 1;
-  const picture = new ImageData(count || 1, count || 1), pixels = picture.data;
+// One pixel per pair of visible tokens; colours follow the square root, so that small weights are visible. `size` is the
+// number of columns of the weights, and `columns` the visible ones, if they differ from the rows.
+export function paint(canvas, { weights, size, visible, columns = visible, palette, rescale }) {
+  const max = maxWeight({ weights, size, visible, columns, rescale });
+  canvas.width = columns.length || 1;
+  canvas.height = visible.length || 1;
+  const picture = new ImageData(canvas.width, canvas.height), pixels = picture.data;
   let at = 0;
   for (const from of visible) {
-    for (const to of visible) {
+    for (const to of columns) {
       const colour = 3 * Math.round(Math.sqrt(weights[from * size + to] / max) * (STEPS - 1));
       pixels[at] = palette[colour];
       pixels[at + 1] = palette[colour + 1];
@@ -81,40 +82,40 @@ export class AttentionMap {
     this.around.addEventListener("pointerdown", (event) => this.point(event));
     this.map.addEventListener("keydown", (event) => this.key(event));
   }
-  show({ weights, size, visible, tokens, palette, rescale, title }) {
-    Object.assign(this, { weights, size, visible, tokens });
-    const count = visible.length, family = getComputedStyle(document.body).fontFamily;
+  // `columns` and `columnTokens`: if they differ from the rows, whose numbers and tokens are `visible` and `tokens`.
+  show({ weights, size, visible, columns = visible, tokens, columnTokens = tokens, palette, rescale, title }) {
+    Object.assign(this, { weights, size, visible, columns, tokens, columnTokens });
+    const family = getComputedStyle(document.body).fontFamily;
     const measure = this.side.getContext("2d");
     measure.font = `12px ${family}`;
-    const widest = Math.min(Math.max(...visible.map((number) => measure.measureText(tokens[number]).width), 24) + 10, MAX_LABEL);
-    this.edge = Math.ceil(widest);
-    const width = (this.map.parentElement.clientWidth || 600) - this.edge;
-    this.cell = Math.min(Math.max(Math.floor(width / count), MIN_CELL), MAX_CELL);
-    const wide = this.cell * count;
-    this.labels(family, wide);
+    const names = [...visible.map((number) => tokens[number]), ...columns.map((number) => columnTokens[number])];
+    this.edge = Math.ceil(Math.min(Math.max(...names.map((name) => measure.measureText(name).width), 24) + 10, MAX_LABEL));
+    const room = (this.map.parentElement.clientWidth || 600) - this.edge;
+    this.cell = Math.min(Math.max(Math.floor(room / columns.length), MIN_CELL), MAX_CELL);
+    const wide = this.cell * columns.length, high = this.cell * visible.length;
+    this.labels(family, wide, high);
     const small = element("canvas");
-    paint(small, { weights, size, visible, palette, rescale });
-    const pen = sharp(this.field, wide, wide);
+    paint(small, { weights, size, visible, columns, palette, rescale });
+    const pen = sharp(this.field, wide, high);
     pen.imageSmoothingEnabled = false;
-    pen.drawImage(small, 0, 0, wide, wide);
+    pen.drawImage(small, 0, 0, wide, high);
     Object.assign(this.corner.style, { width: `${this.edge}px`, height: `${this.edge}px` });
-    this.legend(palette, maxWeight({ weights, size, visible, rescale }));
-    this.map.setAttribute("aria-label", `${title}: attention between ${count} tokens. Arrow keys read out weights.`);
+    this.legend(palette, maxWeight({ weights, size, visible, columns, rescale }));
+    const pairs = columns === visible ? `between ${visible.length} tokens` : `of ${visible.length} tokens to ${columns.length} tokens`;
+    this.map.setAttribute("aria-label", `${title}: attention ${pairs}. Arrow keys read out weights.`);
     this.at = null;
     this.move(null);
   }
-  labels(family, wide) {
+  labels(family, wide, high) {
     const font = `${Math.min(this.cell - 1, 12)}px ${family}`, ink = getComputedStyle(document.body).color;
-    const side = sharp(this.side, this.edge, wide), top = sharp(this.top, wide, this.edge);
+    const side = sharp(this.side, this.edge, high), top = sharp(this.top, wide, this.edge);
     Object.assign(side, { font, fillStyle: ink, textAlign: "right", textBaseline: "middle" });
     Object.assign(top, { font, fillStyle: ink, textAlign: "left", textBaseline: "middle" });
     top.translate(0, this.edge);
     top.rotate(-Math.PI / 2);
-    this.visible.forEach((number, index) => {
-      const text = shortened(side, this.tokens[number], this.edge - 8), middle = (index + 0.5) * this.cell;
-      side.fillText(text, this.edge - 5, middle);
-      top.fillText(text, 5, middle);
-    });
+    const middle = (index) => (index + 0.5) * this.cell, short = (text) => shortened(side, text, this.edge - 8);
+    this.visible.forEach((number, index) => side.fillText(short(this.tokens[number]), this.edge - 5, middle(index)));
+    this.columns.forEach((number, index) => top.fillText(short(this.columnTokens[number]), 5, middle(index)));
   }
   legend(palette, max) {
     this.scale.width = STEPS;
@@ -128,17 +129,17 @@ export class AttentionMap {
     this.max.textContent = `${(max * 100).toFixed(max < 1 ? 1 : 0)} %`;
   }
   point(event) {
-    const box = this.field.getBoundingClientRect(), last = this.visible.length - 1;
-    const inside = (value) => Math.min(Math.max(Math.floor(value / this.cell), 0), last);
-    this.move([inside(event.clientY - box.top), inside(event.clientX - box.left)]);
+    const box = this.field.getBoundingClientRect();
+    const inside = (value, count) => Math.min(Math.max(Math.floor(value / this.cell), 0), count - 1);
+    this.move([inside(event.clientY - box.top, this.visible.length), inside(event.clientX - box.left, this.columns.length)]);
   }
   key(event) {
     const direction = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
     if (event.key === "Escape") return this.move(null);
     if (!direction) return;
     event.preventDefault();
-    const last = this.visible.length - 1, step = (value, by) => Math.min(Math.max(value + by * (event.shiftKey ? 10 : 1), 0), last);
-    this.move(this.at ? [step(this.at[0], direction[0]), step(this.at[1], direction[1])] : [0, 0]);
+    const step = (value, by, count) => Math.min(Math.max(value + by * (event.shiftKey ? 10 : 1), 0), count - 1);
+    this.move(this.at ? [step(this.at[0], direction[0], this.visible.length), step(this.at[1], direction[1], this.columns.length)] : [0, 0]);
     const [row, column] = this.at, { map, cell, edge } = this;
     map.scrollTop = Math.min(Math.max(map.scrollTop, (row + 2) * cell + edge - map.clientHeight), (row - 1) * cell);
     map.scrollLeft = Math.min(Math.max(map.scrollLeft, (column + 2) * cell + edge - map.clientWidth), (column - 1) * cell);
@@ -149,6 +150,6 @@ export class AttentionMap {
     if (!at) return this.onSelect(null);
     const { cell } = this;
     Object.assign(this.cross.style, { left: `${at[1] * cell - 1}px`, top: `${at[0] * cell - 1}px`, width: `${cell + 2}px`, height: `${cell + 2}px` });
-    this.onSelect({ from: this.visible[at[0]], to: this.visible[at[1]] });
+    this.onSelect({ from: this.visible[at[0]], to: this.columns[at[1]] });
   }
 }

@@ -1,4 +1,4 @@
-// A form built from fields `{ name, label, kind, rows, hint, initial, min, max, step, required }`; kind is text, line, number or check.
+// A form built from fields `{ name, label, kind, rows, hint, initial, min, max, step, required }`; kind is text, line, number, check or hidden.
 import { element } from "./elements.js";
 
 function input({ name, kind, rows = 3, initial = "", min, max, step, required = false }) {
@@ -6,6 +6,7 @@ function input({ name, kind, rows = 3, initial = "", min, max, step, required = 
   if (kind === "text") return element("textarea", { ...attributes, rows, spellcheck: "false" });
   if (kind === "check") return element("input", { ...attributes, type: "checkbox" });
   if (kind === "number") return element("input", { ...attributes, type: "number", min, max, step, value: initial });
+  if (kind === "hidden") return element("input", { ...attributes, type: "hidden" });
   return element("input", { ...attributes, type: "text", autocomplete: "off", spellcheck: "false" });
 }
 
@@ -34,6 +35,7 @@ export class Form {
   row(field) {
     const control = input(field), label = element("label", { for: control.id }, field.label);
     this.inputs.set(field.name, control);
+    if (field.kind === "hidden") return control;
     const row = element("div", { class: `field ${field.kind}` }, ...(field.kind === "check" ? [control, label] : [label, control]));
     if (field.hint) {
       control.setAttribute("aria-describedby", `${control.id}-hint`);

@@ -3,6 +3,7 @@ import { element } from "./elements.js";
 import { lines } from "./forms.js";
 import { percent } from "./page.js";
 import { bar, characters, marked } from "./text_marks.js";
+import { TRANSLATION } from "./translation_task.js";
 
 const TEXT = { name: "text", label: "text", kind: "text", rows: 4 };
 const lengthNote = (one) => (one.truncated ? "The text was longer than the model's maximum length and was truncated." : one.windows > 1 ? `The text was read in ${one.windows} windows.` : "");
@@ -194,6 +195,7 @@ export const TASKS = [
     examples: [{ title: "English", prompt: "The smith heats the iron" }, { title: "sampled", prompt: "The smith heats the iron", temperature: 0.8, top_p: 0.95, seed: 1 }],
     body: ({ prompt, tokens, temperature, top_p, seed, stop }) => ({ prompt, max_tokens: Number(tokens) || 40, temperature: Number(temperature), top_p: Number(top_p) || 1, seed: Number(seed), logprobs: 10, ...(stop ? { stop } : {}) }),
   },
+  TRANSLATION,
   {
     name: "similarity", path: "similarity", title: "Similarity", button: "Compare", render: renderSimilarity,
     needs: "any model", command: "bertsmith pretrain bert/mini --data SHARDS -o runs/mine",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Protocol
 
 import torch
@@ -87,7 +88,7 @@ def weights_of(named: Mapping[str, nn.Parameter], groups: Sequence[nn.Module]) -
     stacks: dict[int, int] = {}
     for module in (module for group in groups for module in group.modules()):
         for name, count in getattr(module, "stacks", {}).items():
-            stacks[id(module.get_parameter(name))] = count
+            stacks[id(attrgetter(name)(module))] = count  # a buffer where the module is frozen
     return [
         Weight(
             name=name,

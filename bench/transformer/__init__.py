@@ -1,0 +1,1 @@
+"""Experiments on the mechanisms of the Transformer, for docs/papers/transformer.md."""

@@ -1,0 +1,41 @@
+"""ELMo's task-specific mix of the layers of an encoder (P-ELMo eq. 1). T flat tokens, D width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class ScalarMix(nn.Module):
+    """scale * Σ softmax(weights)_j layer_j, with equal weights and scale 1 at first."""
+
+    def __init__(self, layers: int, *, layer_norm: bool = False) -> None:
+        """`layer_norm`: each layer is normalised first, without weights (P-ELMo §3.2)."""
+        super().__init__()
+        self.layer_norm = layer_norm
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, layers: Sequence[Tensor]) -> Tensor:
+        """Layers [T, D] -> [T, D]."""
+        if self.layer_norm:
+            # differs from bilm: the statistics are of one token, not of all tokens of the batch, so that the vector of
+            # a text does not depend on the other texts of its batch
+            layers = [F.layer_norm(layer_TD, layer_TD.shape[-1:]) for layer_TD in layers]
+        shares = self.weights.softmax(0)
+        mixed_TD = shares[0] * layers[0]
+        for share, layer_TD in zip(shares[1:], layers[1:], strict=True):
+            mixed_TD = mixed_TD + share * layer_TD
+        return self.scale * mixed_TD
+
+    def shares(self) -> dict[str, float]:
+        """The weight of each layer after the softmax, by its number, and the scale."""
+        values = self.weights.detach().float().softmax(0).tolist()
+        return {**{str(n): one for n, one in enumerate(values)}, "scale": float(self.scale.detach())}
+
+    def penalty(self) -> Tensor:
+        """‖weights‖² []; a strong penalty keeps the mix an average (P-ELMo §3.2)."""
+        return self.weights.square().sum()
