@@ -178,7 +178,7 @@ def test_chapters_of_the_book_have_one_outline_and_a_figure() -> None:
     for folder, headings in (("papers", outline), ("ko", korean)):
         for page in sorted((DOCS / folder).glob("*.md")):
             text = page.read_text(encoding="utf-8")
-            if f"## {headings[0]}\n" in text:  # a chapter that begins with the outline has all of it
+            if page.stem != "index":
                 assert re.findall(r"^## (.*)$", text, flags=re.M) == headings, page
             for picture in re.findall(r"^!\[.+\]\((.+)\)$", text, flags=re.M) or ["no figure"]:
                 assert (page.parent / picture).is_file(), f"{page}: {picture}"
