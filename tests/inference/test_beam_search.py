@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import bertsmith.inference.beam_search as module
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.beam_search import Hypothesis, SearchSettings, beam_search, length_penalty
 
@@ -124,6 +125,17 @@ def test_texts_of_a_batch_do_not_change_each_other() -> None:
     for text, limit, found in zip(texts, limits, together, strict=True):
         assert [found] == model.search([text], [limit], beam_size=3, n_best=3)
         assert len({one.tokens for one in found if one.finished}) == sum(one.finished for one in found)
+
+
+@pytest.mark.parametrize("interval", [3, 100])
+def test_texts_that_are_done_do_not_change_until_the_host_looks(interval: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU."""
+    model, texts, limits = ToyModel(5, sharpness=1.0), [0, 1, 2, 3, 4, 5], [2, 9, 1, 6, 9, 4]
+    for settings in ({"beam_size": 3, "n_best": 3}, {"beam_size": 4}, {"beam_size": 1}):
+        monkeypatch.setattr(module, "STEPS", {})
+        expected = model.search(texts, limits, **settings)
+        monkeypatch.setattr(module, "STEPS", {"cpu": interval})
+        assert model.search(texts, limits, **settings) == expected
 
 
 def test_hypotheses_that_reach_the_limit_are_cut_off() -> None:

@@ -16,7 +16,9 @@ from model_fixtures import (
 )
 
 from bertsmith.data.collate import collate
+from bertsmith.encoders import elmo
 from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.model_io.folder_tokenizer import spelling
 from bertsmith.model_io.frozen_encoders import encoder_digest
 from bertsmith.model_io.model import Model
 from bertsmith.nn.pooling import LayerChoice
@@ -25,6 +27,7 @@ from bertsmith.objectives.objective import BuildContext
 from bertsmith.studies.cached_encoder import CachedEncoder, feature_extractor
 from bertsmith.studies.feature_files import FeatureSpec, Precision, cache_features
 from bertsmith.studies.features import ROWS, chosen_layers, layer_indices
+from bertsmith.tokenizers.words import Config as WordsConfig
 from bertsmith.types import Batch
 
 LENGTHS = [12, 9, 23, 7, 40, 5, 5, 16]
@@ -114,3 +117,22 @@ def test_a_small_encoder_has_fewer_rows() -> None:
         chosen_layers(small_bert_config(layers=2).build(), ["last_four_sum"])
     with pytest.raises(ConfigError, match="--layers last must be one of"):
         chosen_layers(small_bert_config(layers=2).build(), ["last"])
+
+
+def test_unknown_words_have_features_of_their_own(tmp_path: Path) -> None:
+    """ELMo reads characters: rows with equal ids may differ."""
+    words = WordsConfig(lowercase=False).train({"the": 5}, vocab_size=20)
+    tokenizer = spelling(words, reads_ids=False)
+    rows = [tokenizer.frame(tokenizer.encode(text), max_length=20) for text in ("the Zyzzyva", "the qu", "the qux the")]
+    assert rows[0].ids.tolist() == rows[1].ids.tolist()
+    encoder = elmo.Config(width=8, hidden=12, filters=((1, 4), (2, 8))).build().eval()
+    spec = FeatureSpec(encoder_digest(encoder), (0, 1, 2), encoder.width, "float32")
+    extract = feature_extractor(encoder, [0, 1, 2], padding_id=0, device="cpu")
+    cached = CachedEncoder(cache_features(tmp_path, rows, spec, extract, quiet=True), encoder, range(3))
+    batch = collate(rows, length=12, pack=True)
+    with torch.no_grad():
+        live = encoder(batch, return_layers=True).layers
+    shown = batch.document_ids.flatten() > 0
+    for found, expected in zip(cached(batch, return_layers=True).layers, live, strict=True):
+        assert torch.allclose(found[shown], expected[shown], atol=1e-6)
+    assert (live[0][2] - live[0][6]).abs().max() > 1e-4, "the two unknown words"

@@ -14,8 +14,8 @@ app = typer.Typer()
 VECTOR_FORMATS = ("word2vec", "word2vec-binary", "glove")
 HEAD_HELP = "ONNX: the head to export, e.g. masked_lm, or vectors for none; default: all heads."
 IMPORT_HELP = (
-    "Folder with pickled weights, or with a checkpoint of Google or OpenAI; or a file of word vectors: word2vec (text, "
-    "or binary as .bin), GloVe or fastText .vec, gzipped or not."
+    "Folder with pickled weights, or with a checkpoint of Google, OpenAI or ELMo (options.json and weights.hdf5); or a "
+    "file of word vectors: word2vec (text, or binary as .bin), GloVe or fastText .vec, gzipped or not."
 )
 EXPORT_HELP = "onnx, sentence-transformers; for word vectors word2vec, word2vec-binary or glove."
 POOLING_HELP = (
@@ -91,7 +91,7 @@ def import_model(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Import pickled weights (read in a sandboxed process), Google's and GPT-1's checkpoints, or word vectors."""
+    """Import pickled weights (read in a sandboxed process), checkpoints of Google, GPT-1 and ELMo, or word vectors."""
     from bertsmith.model_io.importers import import_folder
     from bertsmith.model_io.summary import folder_facts
     from bertsmith.tokenizers.tokenizer import load

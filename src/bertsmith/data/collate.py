@@ -104,6 +104,7 @@ def from_packed(packed: PackedBatch, *, pin: bool = False) -> Batch:
     The epoch is 0: the sample ids of a packing are unique in the run.
     """
     narrow = {"document_ids": torch.int32, "cu_seqlens": torch.int32, "special_mask": torch.bool}
+    narrow["spellings"] = torch.int16
 
     def tensor(name: str, values: NDArray[Any]) -> torch.Tensor:
         result = torch.from_numpy(values).to(narrow.get(name, torch.int64))

@@ -19,6 +19,7 @@ from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
 from bertsmith.data.in_memory import open_corpus
 from bertsmith.data.parallel import warn_of_left_out
 from bertsmith.data.shards import ShardBuilder, finished_index
+from bertsmith.data.shards.unknown_words import SPELLING
 from bertsmith.errors import BertsmithError
 from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
@@ -178,6 +179,7 @@ def prepare(
         raise empty_corpus_error(corpus)
     unknown = check_unknown_words(loaded, first.texts)
     settings = {**_corpus_settings(corpus, first.texts), "held_out": held_out, "unique": unique, "limit": limit}
+    settings |= {SPELLING: True} if corpus.pairs is None and loaded.spelled_ids is not None else {}
     plan = {"fingerprint": loaded.fingerprint, "shard_tokens": shard_tokens, "settings": settings}
     if finished := finished_index(Path(output), plan):
         return {**finished, "unknown_word_rate": unknown}
@@ -272,14 +274,15 @@ def preview(
     if unit is None:
         raise empty_corpus_error(corpus)
     tokens = work_units.encode_texts(unit.texts, loaded, corpus.pairs)[0].tokens
+    is_unknown = (tokens == loaded.unknown_id) | (tokens >= loaded.vocab_size)
     fraction = unit.bytes_read / corpus.bytes_total if unit.characters >= sample else 1.0
     return {
         "files": len(corpus.files),
         "corpus_bytes": corpus.bytes_total,
         "documents_tried": len(unit.texts),
         "tokens_expected": round(len(tokens) / fraction),
-        "shards_expected_bytes": round(len(tokens) * 2.2 / 2 * loaded.id_dtype.itemsize / fraction),
-        "unknown_rate": float(np.mean(tokens == loaded.unknown_id)) if len(tokens) else 0.0,
+        "shards_expected_bytes": round(len(tokens) * 2.2 / 2 * tokens.dtype.itemsize / fraction),
+        "unknown_rate": float(np.mean(is_unknown)) if len(tokens) else 0.0,
         "unknown_word_rate": check_unknown_words(loaded, unit.texts),
         "tokenizer": loaded.fingerprint,
     }

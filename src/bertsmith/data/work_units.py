@@ -20,6 +20,7 @@ from bertsmith.data.corpus import Corpus
 from bertsmith.data.parallel import PairOptions, encode_pairs
 from bertsmith.data.sentences import split_sentences
 from bertsmith.data.shards.format import EncodedDocuments
+from bertsmith.data.shards.unknown_words import UnknownWords
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers.tokenizer import Tokenizer, load
 
@@ -102,6 +103,7 @@ class EncodedUnit:
             tokens=self.documents.tokens[keep_token],
             sentence_lengths=self.documents.sentence_lengths[keep_sentence],
             document_sentences=self.documents.document_sentences[keep],
+            unknown=self.documents.unknown,
         )
 
 
@@ -150,12 +152,18 @@ def encode_texts(
 def encode_documents(texts: list[str], tokenizer: Tokenizer) -> EncodedDocuments:
     """The tokens of each sentence of each document; drops sentences without tokens, keeps empty documents."""
     documents = [split_sentences(text) for text in texts]
-    tokens, lengths = tokenizer.encode_ids(list(chain.from_iterable(documents)))
+    texts, unknown = list(chain.from_iterable(documents)), None
+    if tokenizer.spelled_ids is None:
+        tokens, lengths = tokenizer.encode_ids(texts)
+    else:
+        tokens, lengths, words = tokenizer.spelled_ids(texts)
+        unknown = UnknownWords(tokenizer.vocab_size, words)
     nonempty = lengths > 0
     document = np.repeat(np.arange(len(documents)), [len(sentences) for sentences in documents])
     document_sentences = np.bincount(document[nonempty], minlength=len(documents))
     assert lengths.max(initial=0) < 2**16, "split_sentences limits the length of sentences"
-    return EncodedDocuments(tokens, lengths[nonempty].astype(np.uint16), document_sentences.astype(np.uint32))
+    sizes = lengths[nonempty].astype(np.uint16), document_sentences.astype(np.uint32)
+    return EncodedDocuments(tokens, *sizes, unknown)
 
 
 @lru_cache(maxsize=2)

@@ -67,6 +67,10 @@ class Encoder(nn.Module):
         """Takes the spelling of each token of the vocabulary, where `spellings` is a buffer."""
         raise NotImplementedError
 
+    def set_vocabulary_characters(self, characters: Tensor) -> None:
+        """Takes the characters of each token of the vocabulary [V, C] int16, where it reads characters alone."""
+        raise NotImplementedError
+
     def frozen_encoders(self) -> Mapping[str, Any]:
         """Its `FrozenEncoder`s, by the names of the folders of their tokenizers in its model folder."""
         return {}
@@ -127,6 +131,13 @@ class DecoderState(Protocol):
         """The state of other hypotheses [N' * K], by their numbers; `texts` [N']: theirs, where some are left out."""
 
 
+class CapturedState(DecoderState, Protocol):
+    """The state of a decoder whose steps a GPU replays as a CUDA graph."""
+
+    def reorder(self, hypotheses: Tensor) -> None:
+        """Becomes the state of other hypotheses [N * K] of the same texts, in place."""
+
+
 class EncoderDecoder(Encoder):
     """An encoder whose `forward` also encodes `Batch.target`, into `Encoding.target`.
 
@@ -136,6 +147,9 @@ class EncoderDecoder(Encoder):
 
     has_decoder = True
     starts_texts = False
+    captures: ClassVar[bool] = (
+        False  # its states are `CapturedState`: `step` changes them in place, without synchronising
+    )
 
     def start(self, batch: Batch, *, hypotheses: int, length: int, dtype: torch.dtype) -> DecoderState:
         """Encodes one source text per row [N, L], for hypotheses of up to `length` tokens."""

@@ -15,17 +15,25 @@ from torch import Tensor, nn
 from bertsmith.config import did_you_mean
 from bertsmith.encoders.encoder import EncoderDecoder, select_tokens
 from bertsmith.errors import ConfigError
-from bertsmith.nn.attention import Attention, AttentionContext, AttentionShape, KVCache, make_attention_context
+from bertsmith.nn.attention import (
+    Attention,
+    AttentionContext,
+    AttentionShape,
+    compute_dtype,
+    make_attention_context,
+    runs_triton,
+)
 from bertsmith.nn.decoder import (
     CrossAttention,
     DecoderBlock,
     PositionKind,
     PreNormDecoderBlock,
     SinusoidalPositions,
-    SourceMemory,
     TranslationEmbeddings,
     make_cross_attention_context,
 )
+from bertsmith.nn.fp8 import LazyNorm, materialize
+from bertsmith.nn.hypothesis_cache import HypothesisCache, Seq2SeqState, decoding_context
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import Block, FeedForward, PreNormBlock
 from bertsmith.types import Batch, Encoding
@@ -144,26 +152,10 @@ class Config:
         return Seq2Seq(self)
 
 
-@dataclass(frozen=True)
-class Seq2SeqState:
-    """Keys and values of N source texts, and of their K hypotheses so far."""
-
-    cache: KVCache  # of M = N * K sequences
-    memories: tuple[SourceMemory, ...]  # of each layer, [N, H, S, head width]
-    source_ids: Tensor  # [N, S] document ids
-    step: Tensor  # [1] int64 tokens of each hypothesis so far; changed in place
-
-    def select(self, hypotheses: Tensor, texts: Tensor | None = None) -> Seq2SeqState:
-        """See `DecoderState.select`."""
-        selected = replace(self, cache=self.cache.select(hypotheses))
-        if texts is None:
-            return selected
-        memories = tuple(SourceMemory(*(part[texts] for part in memory)) for memory in self.memories)
-        return replace(selected, memories=memories, source_ids=self.source_ids[texts])
-
-
 class Seq2Seq(EncoderDecoder):
     """Embeddings, blocks of the encoder, and blocks of the decoder, which attend to the encoder's output."""
+
+    captures = True
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -208,12 +200,13 @@ class Seq2Seq(EncoderDecoder):
     ) -> Encoding:
         """See `Encoder.forward`. `Encoding.attentions` of a target are those of its cross-attention [B, H, L, S]."""
         self.check(batch)
-        x_TD, layers, attentions = self._encode(batch, return_attentions=return_attentions)
+        source_TD, layers, attentions = self._encode(batch, return_layers, return_attentions)
+        x_TD = source_TD.to(self.token_embeddings.dtype)
         selection = select_tokens(batch, None if return_layers else indices or None, pool=False)
         target = None
         if batch.target is not None:
             self.check(batch.target)
-            target = self._decode(batch, batch.target, x_TD, return_layers, return_attentions)
+            target = self._decode(batch, batch.target, source_TD, return_layers, return_attentions)
         return Encoding(
             last_hidden=x_TD if selection.indices is None else x_TD.index_select(0, selection.indices),
             selections=selection.by_objective,
@@ -223,70 +216,75 @@ class Seq2Seq(EncoderDecoder):
         )
 
     def _encode(
-        self, batch: Batch, *, return_attentions: bool
+        self, batch: Batch, return_layers: bool = False, return_attentions: bool = False
     ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """The last layer [T, D], all layers, and attention probabilities where requested."""
+        """The last layer [T, D] in the type that it is computed in, all layers, and attention probabilities."""
         context = self._context(batch, self.attention_shape, return_attentions=return_attentions)
-        x_TD = self.embed(batch)
-        layers, attentions = [x_TD], []
+        embedded_TD = self.embed(batch)
+        x: Tensor | LazyNorm = embedded_TD
+        layers, attentions = [embedded_TD], []
         for block in self.blocks:
-            x_TD, probabilities_BHLL = block(x_TD, context)
-            layers.append(x_TD.to(self.token_embeddings.dtype))
+            x, probabilities_BHLL = block(x, context)
+            if return_layers:
+                layers.append(materialize(x).to(self.token_embeddings.dtype))
             attentions += [] if probabilities_BHLL is None else [probabilities_BHLL]
-        return layers[-1], tuple(layers), tuple(attentions)
+        return materialize(x), tuple(layers), tuple(attentions)
 
     def _decode(
         self, batch: Batch, target: Batch, source_TD: Tensor, return_layers: bool, return_attentions: bool
     ) -> Encoding:
         """The target at all its tokens; `source_TD` is the last layer of the source at all of its tokens."""
         context = self._context(target, self.target_shape)
+        dtype = self.token_embeddings.dtype
         cross_context = make_cross_attention_context(
-            target.document_ids, batch.document_ids, return_probabilities=return_attentions
+            target.document_ids,
+            batch.document_ids,
+            return_probabilities=return_attentions,
+            ranges=not return_attentions and self._supports_ranges(batch, dtype),
         )
         x_TD = self.embeddings(target.input_ids.flatten(), target.position_ids.flatten(), target=True)
         layers, attentions, blocks = [x_TD], [], cast(list[DecoderBlock], list(self.decoder_blocks))
         for block in blocks:
             x_TD, probabilities_BHLS = block(x_TD, context, source_TD, cross_context)
-            layers.append(x_TD.to(self.token_embeddings.dtype))
+            layers += [x_TD.to(dtype)] if return_layers else []
             attentions += [] if probabilities_BHLS is None else [probabilities_BHLS]
         kept = tuple(layers) if return_layers else ()
-        return Encoding(layers[-1], dict(target.indices), layers=kept, attentions=tuple(attentions))
+        return Encoding(x_TD.to(dtype), dict(target.indices), layers=kept, attentions=tuple(attentions))
 
-    def _context(
-        self, batch: Batch, shape: AttentionShape, cache: KVCache | None = None, *, return_attentions: bool = False
-    ) -> AttentionContext:
-        how: dict[str, Any] = {"training": self.training, "return_attentions": return_attentions, "cache": cache}
+    def _context(self, batch: Batch, shape: AttentionShape, *, return_attentions: bool = False) -> AttentionContext:
+        how: dict[str, Any] = {"training": self.training, "return_attentions": return_attentions}
         return make_attention_context(batch, shape, dtype=self.token_embeddings.dtype, **how)
 
     def start(self, batch: Batch, *, hypotheses: int, length: int, dtype: torch.dtype) -> Seq2SeqState:
         """See `EncoderDecoder.start`."""
         self.check(batch)
         texts, device = len(batch.input_ids), batch.input_ids.device
-        source_TD, _, _ = self._encode(batch, return_attentions=False)
+        source_TD, _, _ = self._encode(batch)
         blocks = cast(list[DecoderBlock], list(self.decoder_blocks))
-        memories = [block.cross_attention.read(source_TD, texts) for block in blocks]
-        size: dict[str, Any] = {"layers": len(blocks), "batch_size": texts * hypotheses, "length": length}
-        return Seq2SeqState(
-            cache=KVCache.empty(self.target_shape, **size, device=device, dtype=dtype),
-            memories=tuple(SourceMemory(*(part.to(dtype) for part in memory)) for memory in memories),
-            source_ids=batch.document_ids,
-            step=torch.zeros(1, dtype=torch.int64, device=device),
-        )
+        memories = [block.cross_attention.read(source_TD).to(dtype) for block in blocks]
+        size: dict[str, Any] = {"layers": len(blocks), "hypotheses": texts * hypotheses, "length": length}
+        cache = HypothesisCache.empty(self.target_shape, **size, device=device, dtype=dtype)
+        ranges = self._supports_ranges(batch, dtype)
+        context = decoding_context(batch.document_ids, hypotheses, ranges=ranges)
+        return Seq2SeqState(cache, tuple(memories), batch.document_ids, context)
 
     def step(self, ids_M: Tensor, state: Seq2SeqState) -> Tensor:
-        """See `EncoderDecoder.step`; the hypotheses of a text read its keys and values as one row of queries."""
-        count, texts = len(ids_M), len(state.source_ids)
-        position_M, every_M = state.step.expand(count), torch.arange(count, device=ids_M.device)
-        mask_ML = (torch.arange(state.cache.memory.shape[4], device=ids_M.device) <= state.step).expand(count, -1)
-        context = AttentionContext("cached", count, True, every_M, 1, mask_ML[:, None, None])
-        target_ids = torch.ones(texts, count // texts, dtype=state.source_ids.dtype, device=ids_M.device)
-        cross_context = make_cross_attention_context(target_ids, state.source_ids)
-        x_MD: Tensor = self.embeddings(ids_M, position_M, target=True)
+        """See `EncoderDecoder.step`."""
+        cache = state.cache
+        cache.begin()
+        context = AttentionContext("cached", len(ids_M), True, cache.rows, 1, None)
+        x_MD: Tensor = self.embeddings(ids_M, cache.step.expand(len(ids_M)), target=True)
         for layer, block in enumerate(self.decoder_blocks):
-            cache = state.cache.at(layer, every_M, position_M)
-            x_MD, _ = block(x_MD, replace(context, cache=cache), state.memories[layer], cross_context)
-        state.step.add_(1)
+            x_MD, _ = block(
+                x_MD, replace(context, cache=cache.layer(layer)), state.memories[layer], state.cross_context
+            )
+        cache.step.add_(1)
         return x_MD.to(self.token_embeddings.dtype)
+
+    def _supports_ranges(self, batch: Batch, dtype: torch.dtype) -> bool:
+        """Whether our kernel of cross-attention runs, which is faster than torch's even without a mask."""
+        device = batch.document_ids.device.type
+        return runs_triton(device, compute_dtype(device, dtype), self.attention_shape.head_width)
 
     def layer_groups(self) -> list[nn.Module]:
         """Embeddings, blocks of the encoder, blocks of the decoder."""

@@ -2,24 +2,29 @@
 
 A text has K alive hypotheses and the K best finished ones. Each step extends the alive ones by their 2K most likely
 continuations: those that end may enter the finished set, the best K others stay alive. A text is done when no alive
-hypothesis can still beat its finished ones, and leaves the batch. N texts, M = N * K hypotheses, V tokens.
+hypothesis can still beat its finished ones: from then on it does not change, and it leaves the batch when the host next
+looks. All tensors of a step have constant shapes and stay on the device, so that a GPU replays it as a CUDA graph.
+N texts, M = N * K hypotheses, C = 2K continuations, L the maximum length, V tokens.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from bertsmith.encoders.encoder import DecoderState
+from bertsmith.encoders.encoder import CapturedState, DecoderState
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.decoding import STEPS
 
 LogProbs = Callable[[Tensor, Any], Tensor]  # the last tokens [M] and a `DecoderState` -> log probabilities [M, V]
 MAX_BEAM_SIZE = 64
+GRAPH_STEPS = 12  # from so many steps on: a capture takes about as long
+MIN_REDUCTION = 4  # of the texts of a graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +72,15 @@ def beam_search(
     limits: Sequence[int],
     settings: SearchSettings,
     device: str | torch.device = "cpu",
+    captures: bool = False,
 ) -> list[list[Hypothesis]]:
     """The `n_best` hypotheses of each text, best first. `limits`: the maximum of tokens of each, the end included.
 
     `state` has `beam_size` hypotheses of each text. A text that reaches its limit with too few finished hypotheses is
-    completed by alive ones.
+    completed by alive ones. `captures`: see `EncoderDecoder.captures`; a GPU then replays steps as a CUDA graph.
     """
-    ids: dict[str, Any] = {"start_id": start_id, "end_id": end_id}
-    steps = search_steps(log_probs, state, **ids, limits=limits, settings=settings, device=device)
+    how: dict[str, Any] = {"start_id": start_id, "end_id": end_id, "limits": limits, "settings": settings}
+    steps = search_steps(log_probs, state, **how, device=device, captures=captures)
     while True:
         try:
             next(steps)
@@ -92,111 +98,208 @@ def search_steps(
     limits: Sequence[int],
     settings: SearchSettings,
     device: str | torch.device = "cpu",
+    captures: bool = False,
 ) -> Generator[int, None, list[list[Hypothesis]]]:
     """`beam_search`, a few steps at a time: yields the number of alive hypotheses, and returns the results."""
-    search = _Search(list(limits), end_id, settings, torch.device(device))
-    interval = STEPS.get(search.limits_N.device.type, 1)
-    ids_M = torch.full((len(limits) * settings.beam_size,), start_id, device=device)
-    while search.texts:
-        hypotheses_M, texts_N = search.advance(log_probs(ids_M, state))
-        if not search.texts:
-            break
-        if settings.beam_size > 1 or texts_N is not None:
-            state = state.select(hypotheses_M, texts_N)
-        ids_M = search.tokens_NKT[:, :, -1].flatten()
-        if search.length % interval == 0:
-            yield len(ids_M)
-    return search.results
+    beams = _Beams(limits, settings, start_id=start_id, end_id=end_id, device=torch.device(device))
+    return _Search(log_probs, state, beams, captures=captures).run()
 
 
 class _Search:
-    """The alive and finished hypotheses of the texts that are not done."""
+    """Runs the steps of a search, and takes texts out of it that are done."""
 
-    def __init__(self, limits: list[int], end_id: int, settings: SearchSettings, device: torch.device) -> None:
-        self.settings, self.end_id = settings, end_id
-        self.results: list[list[Hypothesis]] = [[] for _ in limits]
-        self.texts = list(range(len(limits)))  # that are not done
-        self.length = 0  # of the alive hypotheses
+    def __init__(self, log_probs: LogProbs, state: DecoderState, beams: _Beams, *, captures: bool) -> None:
+        self.log_probs, self.state, self.beams, self.captures = log_probs, state, beams, captures
+        self.texts = list(range(len(beams.limits_N)))  # that are in the batch
+        self.results: list[list[Hypothesis]] = [[] for _ in self.texts]
+        self.limit, self.steps_done = int(beams.tokens_NKL.shape[2]), 0
+        self.graphs = captures and beams.device.type == "cuda"
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def run(self) -> Generator[int, None, list[list[Hypothesis]]]:
+        """See `search_steps`."""
+        interval = STEPS.get(self.beams.device.type, 1)
+        while self.texts:
+            for _ in range(min(interval, self.limit - self.steps_done)):
+                self._step()
+            self._remove_done(self.beams.done_N.tolist())
+            if self.texts:
+                yield len(self.texts) * self.beams.settings.beam_size
+        return self.results
+
+    def _step(self) -> None:
+        if self._graph is not None:
+            self._graph.replay()
+        elif self.graphs and self.limit - self.steps_done >= GRAPH_STEPS:
+            self._capture()
+        else:
+            self._compute()
+        self.steps_done += 1
+
+    def _compute(self) -> None:
+        hypotheses_M = self.beams.advance(self.log_probs(self.beams.ids_M, self.state))
+        if self.captures:
+            cast(CapturedState, self.state).reorder(hypotheses_M)
+        elif self.beams.settings.beam_size > 1:
+            self.state = self.state.select(hypotheses_M)
+
+    def _capture(self) -> None:
+        """Runs a step, which loads its kernels and allocates their workspaces, and records the next one as a graph."""
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(current)
+        autocast: dict[str, Any] = {"enabled": torch.is_autocast_enabled("cuda"), "cache_enabled": False}
+        with torch.cuda.stream(stream), torch.autocast("cuda", torch.bfloat16, **autocast):
+            self._compute()
+            try:
+                # not `torch.cuda.graph`, which empties the cache of the allocator
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    self._compute()
+                finally:
+                    graph.capture_end()
+                self._graph = graph
+            except RuntimeError as error:
+                reason = str(error).partition("\n")[0]
+                warnings.warn(f"beam search runs without CUDA graphs, which is slower: {reason}", stacklevel=2)
+                self.graphs = False
+        current.wait_stream(stream)
+
+    def _remove_done(self, done: Sequence[bool]) -> None:
+        """Keeps results, and makes the batch smaller; with a graph, which must be captured again, only by much."""
+        left = [index for index, finished in enumerate(done) if not finished]
+        if len(left) == len(done) or (self._graph is not None and MIN_REDUCTION * len(left) > len(done)):
+            return
+        finished = [index for index, one in enumerate(done) if one]
+        for index, result in zip(finished, self.beams.results(finished), strict=True):
+            self.results[self.texts[index]] = result
+        self.texts, self._graph = [self.texts[index] for index in left], None
+        if left:
+            kept_N = torch.tensor(left, device=self.beams.device)
+            beams = self.beams.settings.beam_size
+            every_K = torch.arange(beams, device=self.beams.device)
+            self.state = self.state.select((kept_N[:, None] * beams + every_K).flatten(), kept_N)
+            self.beams.select(kept_N)
+
+
+class _Beams:
+    """The alive and finished hypotheses of N texts; steps change its tensors in place."""
+
+    BY_TEXT: ClassVar[tuple[str, ...]] = (
+        "limits_N",
+        "done_N",
+        "lengths_N",
+        "tokens_NKL",
+        "logprobs_NK",
+        "finished_NKL",
+        "finished_logprobs_NK",
+        "finished_scores_NK",
+    )
+
+    def __init__(
+        self, limits: Sequence[int], settings: SearchSettings, *, start_id: int, end_id: int, device: torch.device
+    ) -> None:
+        self.settings, self.end_id, self.device = settings, end_id, device
         count, beams = len(limits), settings.beam_size
-        self.limits_N = torch.tensor(limits, device=device)
-        self.tokens_NKT = torch.zeros(count, beams, 0, dtype=torch.int64, device=device)
+        self.limits_N = torch.tensor(limits, dtype=torch.int64, device=device)
+        self.done_N = torch.zeros(count, dtype=torch.bool, device=device)
+        self.lengths_N = torch.zeros_like(self.limits_N)  # of the alive hypotheses
+        self.step = torch.zeros(1, dtype=torch.int64, device=device)
+        self.ids_M = torch.full((count * beams,), start_id, device=device)  # the newest tokens
+        size = count, beams, max(limits, default=0)
+        self.tokens_NKL = torch.full(size, end_id, dtype=torch.int64, device=device)
         self.logprobs_NK = torch.full((count, beams), -torch.inf, device=device)
         self.logprobs_NK[:, 0] = 0.0  # at first all hypotheses of a text are equal: one is extended
-        self.finished_NKT = self.tokens_NKT  # with end tokens after their end
+        self.finished_NKL = self.tokens_NKL.clone()  # with end tokens from their end on
         self.finished_logprobs_NK = torch.full((count, beams), -torch.inf, device=device)
         self.finished_scores_NK = self.finished_logprobs_NK.clone()
 
-    def advance(self, logprobs_MV: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Extends all hypotheses by a token. Which hypotheses [M'] the alive ones continue, and which texts [N'] are
-        left, by their indices before; None for all.
-        """
+    def select(self, kept_N: Tensor) -> None:
+        """Leaves out the other texts."""
+        self.ids_M = self.ids_M.view(-1, self.settings.beam_size)[kept_N].flatten()
+        for name in self.BY_TEXT:
+            setattr(self, name, getattr(self, name)[kept_N])
+
+    def advance(self, logprobs_MV: Tensor) -> Tensor:
+        """Extends all hypotheses by a token; which hypotheses [M] the alive ones continue, by their numbers before."""
         count, beams = self.logprobs_NK.shape
-        self.length += 1
-        totals_NC = (self.logprobs_NK.flatten()[:, None] + logprobs_MV).view(count, -1)
-        # greedy search takes the most likely token even if it is the end
-        wanted = min(2 * beams if beams > 1 else 1, totals_NC.shape[1])
-        top_NC, index_NC = totals_NC.topk(wanted)
-        beam_NC, token_NC = index_NC // logprobs_MV.shape[1], index_NC % logprobs_MV.shape[1]
+        top_NC, beam_NC, token_NC = self._continuations(logprobs_MV)
         ends_NC = token_NC == self.end_id
-        before_NCT = self.tokens_NKT.gather(1, _repeated(beam_NC, self.length - 1))
-        tokens_NCT = torch.cat([before_NCT, token_NC[:, :, None]], 2)
-        self._finish(top_NC.masked_fill(~ends_NC, -torch.inf), tokens_NCT)
-        self.logprobs_NK, chosen_NK = _top(top_NC.masked_fill(ends_NC, -torch.inf), beams)
-        self.tokens_NKT = tokens_NCT.gather(1, _repeated(chosen_NK, self.length))
-        first_N1 = torch.arange(0, count * beams, beams, device=beam_NC.device)[:, None]
-        return self._remove_done(first_N1 + beam_NC.gather(1, chosen_NK))
-
-    def _finish(self, logprobs_NC: Tensor, tokens_NCT: Tensor) -> None:
-        """Keeps the best of the finished hypotheses and of these, which are -inf where they have not ended."""
-        padding = self.finished_NKT.new_full((*self.finished_NKT.shape[:2], 1), self.end_id)
-        scores_NC = logprobs_NC / length_penalty(self.length, self.settings.length_penalty)
-        scores_NC = torch.cat([self.finished_scores_NK, scores_NC], 1)
-        self.finished_scores_NK, kept_NK = scores_NC.topk(self.settings.beam_size)
-        self.finished_logprobs_NK = torch.cat([self.finished_logprobs_NK, logprobs_NC], 1).gather(1, kept_NK)
-        tokens_NCT = torch.cat([torch.cat([self.finished_NKT, padding], 2), tokens_NCT], 1)
-        self.finished_NKT = tokens_NCT.gather(1, _repeated(kept_NK, self.length))
-
-    def _remove_done(self, hypotheses_NK: Tensor) -> tuple[Tensor, Tensor | None]:
+        tokens_NCL = self.tokens_NKL.gather(1, _repeated(beam_NC, self.tokens_NKL))
+        tokens_NCL.index_copy_(2, self.step, token_NC[:, :, None])
+        self.step.add_(1)
+        self._finish(top_NC.masked_fill(~ends_NC, -torch.inf), tokens_NCL)
+        logprobs_NK, chosen_NK = _top(top_NC.masked_fill(ends_NC, -torch.inf), beams)
+        self.ids_M.copy_(token_NC.gather(1, chosen_NK).flatten())
+        self._update("logprobs_NK", logprobs_NK)
+        self._update("tokens_NKL", tokens_NCL.gather(1, _repeated(chosen_NK, tokens_NCL)))
+        self._update("lengths_N", self.step.expand(count))
         # log probabilities only fall, so the best that an alive hypothesis can reach is this one at the longest length
         bound_N = self.logprobs_NK.amax(1) / length_penalty(self.limits_N, self.settings.length_penalty)
         beaten_N = self.finished_scores_NK[:, self.settings.n_best - 1] >= bound_N
-        done = (beaten_N | (self.limits_N <= self.length)).tolist()
-        if not any(done):
-            return hypotheses_NK.flatten(), None
-        for index, text in enumerate(self.texts):
-            if done[index]:
-                self.results[text] = self._result(index)
-        left = [index for index, finished in enumerate(done) if not finished]
-        self.texts = [self.texts[index] for index in left]
-        kept_N = torch.tensor(left, dtype=torch.int64, device=hypotheses_NK.device)
-        for name in ("limits_N", "tokens_NKT", "logprobs_NK"):
-            setattr(self, name, getattr(self, name)[kept_N])
-        for name in ("finished_NKT", "finished_logprobs_NK", "finished_scores_NK"):
-            setattr(self, name, getattr(self, name)[kept_N])
-        return hypotheses_NK[kept_N].flatten(), kept_N
+        self.done_N.logical_or_(beaten_N | (self.limits_N <= self.step))
+        first_N1 = torch.arange(0, count * beams, beams, device=self.device)[:, None]
+        return (first_N1 + beam_NC.gather(1, chosen_NK)).flatten()
 
-    def _result(self, index: int) -> list[Hypothesis]:
-        finished = [
+    def _continuations(self, logprobs_MV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The most likely ones: their log probabilities, hypotheses and tokens [N, C]."""
+        count, beams = self.logprobs_NK.shape
+        wanted = 2 * beams if beams > 1 else 1  # greedy search takes the most likely token even if it is the end
+        # of each hypothesis first: a few long rows would not fill a GPU
+        each_MC, token_MC = logprobs_MV.topk(min(wanted, logprobs_MV.shape[1]))
+        totals_NC = (self.logprobs_NK.flatten()[:, None] + each_MC).view(count, -1)
+        top_NC, index_NC = totals_NC.topk(min(wanted, totals_NC.shape[1]))
+        return top_NC, index_NC // each_MC.shape[1], token_MC.view(count, -1).gather(1, index_NC)
+
+    def _finish(self, logprobs_NC: Tensor, tokens_NCL: Tensor) -> None:
+        """Keeps the best of the finished hypotheses and of these, which are -inf where they have not ended."""
+        scores_NC = logprobs_NC / length_penalty(self.step, self.settings.length_penalty)
+        scores_NC = torch.cat([self.finished_scores_NK, scores_NC], 1)
+        scores_NK, kept_NK = scores_NC.topk(self.settings.beam_size)
+        logprobs_NC = torch.cat([self.finished_logprobs_NK, logprobs_NC], 1)
+        tokens_NCL = torch.cat([self.finished_NKL, tokens_NCL], 1)
+        self._update("finished_scores_NK", scores_NK)
+        self._update("finished_logprobs_NK", logprobs_NC.gather(1, kept_NK))
+        self._update("finished_NKL", tokens_NCL.gather(1, _repeated(kept_NK, tokens_NCL)))
+
+    def _update(self, name: str, values: Tensor) -> None:
+        """Texts that are done do not change."""
+        old = getattr(self, name)
+        old.copy_(torch.where(self.done_N.view(-1, *(1,) * (old.ndim - 1)), old, values))
+
+    def results(self, texts: Sequence[int]) -> list[list[Hypothesis]]:
+        """Of texts that are done, by their indices in the batch."""
+        names = ("finished_NKL", "finished_logprobs_NK", "finished_scores_NK", "tokens_NKL", "logprobs_NK", "lengths_N")
+        index = torch.tensor(texts, device=self.device)
+        values = [getattr(self, name)[index].tolist() for name in names]
+        return [self._result(*each) for each in zip(*values, strict=True)]
+
+    def _result(
+        self,
+        finished: list[list[int]],
+        finished_logprobs: list[float],
+        scores: list[float],
+        alive: list[list[int]],
+        logprobs: list[float],
+        length: int,
+    ) -> list[Hypothesis]:
+        ended = [
             Hypothesis(tuple(tokens[: tokens.index(self.end_id)]), logprob, score, True)
-            for tokens, logprob, score in zip(
-                self.finished_NKT[index].tolist(),
-                self.finished_logprobs_NK[index].tolist(),
-                self.finished_scores_NK[index].tolist(),
-                strict=True,
-            )
+            for tokens, logprob, score in zip(finished, finished_logprobs, scores, strict=True)
             if logprob > -torch.inf
         ]
-        penalty = length_penalty(self.length, self.settings.length_penalty)
-        alive = [
-            Hypothesis(tuple(tokens), logprob, logprob / penalty, False)
-            for tokens, logprob in zip(self.tokens_NKT[index].tolist(), self.logprobs_NK[index].tolist(), strict=True)
+        penalty = length_penalty(length, self.settings.length_penalty)
+        cut_off = [
+            Hypothesis(tuple(tokens[:length]), logprob, logprob / penalty, False)
+            for tokens, logprob in zip(alive, logprobs, strict=True)
             if logprob > -torch.inf
         ]
-        return [*finished, *alive][: self.settings.n_best]
+        return [*ended, *cut_off][: self.settings.n_best]
 
 
-def _repeated(index_NC: Tensor, length: int) -> Tensor:
-    return index_NC[:, :, None].expand(-1, -1, length)
+def _repeated(index_NC: Tensor, tokens: Tensor) -> Tensor:
+    """Indices of hypotheses for `gather` of all their tokens [N, K, L]."""
+    return index_NC[:, :, None].expand(-1, -1, tokens.shape[2])
 
 
 def _top(values_NC: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -34,6 +34,7 @@ from bertsmith.inference.neighbours import NeighbourPipeline
 from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines, as_list, string_list
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.inference.predictions import Predictions, Ranked
+from bertsmith.inference.stateful import StatefulEncoder
 from bertsmith.inference.translation import SequencePipelines
 from bertsmith.inference.word_contexts import WordContextPipeline
 from bertsmith.inference.word_labels import WordLabelPipelines
@@ -348,6 +349,11 @@ class Predictor(
         check_embedding_options(self.model.encoder, pooling="mean", layers=[layer])
         rows, vectors = self.run_texts(TokenEmbeddingQuery(layer), _texts_or_ids(texts), max_length=self.max_length)
         return TokenEmbeddings(vectors, [self._tokens(row.ids) for row in rows], _truncated(rows))
+
+    def stateful(self) -> StatefulEncoder:
+        """An encoder of consecutive texts that carries the state of a recurrent model from call to call."""
+        autocast = isinstance(self.backend, LocalBackend) and self.backend.autocast
+        return StatefulEncoder(self, device=self.device, autocast=autocast)
 
     def tokenize(self, texts: Iterable[str], *, special_tokens: bool = True) -> list[Tokenized]:
         """The tokens of each text, without truncation."""

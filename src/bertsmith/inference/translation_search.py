@@ -77,6 +77,7 @@ class TranslationSearch:
             return at_least_float32(logits_MV).log_softmax(-1).index_fill_(1, banned, -torch.inf)
 
         how: dict[str, Any] = {"limits": self.limits, "settings": self.settings, "device": device}
+        how["captures"] = encoder.captures
         return search_steps(log_probs, state, start_id=self.ids.start_id, end_id=self.ids.end_id, **how)
 
 

@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, parse_object, shown
 from bertsmith.tokenizers import tokenizer as tokenizers
 from bertsmith.tokenizers.folder import MODEL_CONFIG
+from bertsmith.tokenizers.spelling import MOST, Characters
+from bertsmith.tokenizers.spelling import spell_vocabulary as characters_of_tokens
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
 
@@ -63,9 +67,12 @@ def fitted(tokenizer: Tokenizer, positions: int) -> Tokenizer:
     return _changed(tokenizer, max_length=positions)
 
 
-def spelling(tokenizer: Tokenizer, *, case: bool = False) -> Tokenizer:
-    """The tokenizer with the spelling of each token, for encoders that read characters, perhaps with their `case`."""
-    return _changed(tokenizer, spells=True, spells_case=case)
+def spelling(tokenizer: Tokenizer, *, case: bool = False, reads_ids: bool = True) -> Tokenizer:
+    """The tokenizer with the spelling of each token, for encoders that read characters.
+
+    `case`: as it is written; `reads_ids`: they read ids too.
+    """
+    return _changed(tokenizer, spells=True, spells_case=case, open_vocabulary=not reads_ids)
 
 
 def _changed(tokenizer: Tokenizer, **changes: Any) -> Tokenizer:
@@ -79,13 +86,23 @@ def spell_vocabulary(encoder: Encoder, tokenizer: Tokenizer) -> None:
     if encoder.spellings is not None:
         names = enumerate(tokenizer.tokens())
         encoder.set_spellings(["" if number in tokenizer.special_ids else token for number, token in names])
+    if "ids" not in encoder.reads:
+        most: int = getattr(encoder.config, "max_characters", MOST)
+        encoder.set_vocabulary_characters(torch.from_numpy(vocabulary_characters(tokenizer, most)))
+
+
+def vocabulary_characters(tokenizer: Tokenizer, most: int) -> Characters:
+    """The characters of each token of the vocabulary [V, most]."""
+    return characters_of_tokens(tokenizer.tokens(), tokenizer.special_tokens.roles(), most=most)
 
 
 def fitted_to(encoder: Encoder, tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer as the encoder reads texts; the encoder gets the spelling of its vocabulary where it reads it."""
     spell_vocabulary(encoder, tokenizer)
-    tokenizer = fitted(tokenizer, encoder.max_positions)
-    return spelling(tokenizer, case=encoder.reads_case) if "characters" in encoder.reads else tokenizer
+    tokenizer, reads = fitted(tokenizer, encoder.max_positions), encoder.reads
+    if "characters" not in reads:
+        return tokenizer
+    return spelling(tokenizer, case=encoder.reads_case, reads_ids="ids" in reads)
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:

@@ -1,4 +1,4 @@
-"""Imports models into model folders: pickled weights, checkpoints of Google and OpenAI, word vectors, other folders.
+"""Imports models into model folders: pickled weights, checkpoints of Google, OpenAI and ELMo, word vectors, folders.
 
 Pickled weights are read by a sandboxed child process (`unpickling`), whose output is untrusted like any other file.
 Every imported folder is opened once more to verify it.
@@ -18,10 +18,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bertsmith.errors import DataError
+from bertsmith.model_io.elmo_hdf5 import is_elmo, read_elmo, words_tokenizer
 from bertsmith.model_io.folder_tokenizer import MOST_BYTES, check_fits, read_tokenizer
 from bertsmith.model_io.loading import Loader, Weights
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CONFIG, FolderFacts, check_target, chosen_heads, open_model, save_model
+from bertsmith.model_io.native import UNKNOWN_ROWS
 from bertsmith.model_io.openai_checkpoint import OpenAICheckpoint, is_openai_checkpoint, tokenizer_files
 from bertsmith.model_io.run_folder import find_model_folder
 from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles
@@ -84,6 +86,9 @@ def import_folder(
         model, words, opened = open_model(source, lowercase=lowercase, **opening)
         save(model, words)
         notes = opened.notes
+    elif is_elmo(source):
+        model, notes = read_elmo(source)
+        save(model, read_tokenizer(find_model_folder(tokenizer), UNKNOWN_ROWS) if tokenizer else words_tokenizer())
     else:
         convert = partial(_convert, heads=chosen_heads(head, ignore_heads), save=save)
         if exists(source, PICKLED) or exists(source, PICKLED_INDEX):

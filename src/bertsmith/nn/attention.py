@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -106,9 +106,25 @@ class LayerCache:
     sequence_ids: Tensor  # [T] int64
     position_ids: Tensor  # [T] int64
 
-    def write(self, k_THK: Tensor, v_THK: Tensor) -> None:
-        self.keys[self.sequence_ids, :, self.position_ids] = k_THK.to(self.keys.dtype)
-        self.values[self.sequence_ids, :, self.position_ids] = v_THK.to(self.values.dtype)
+    def write(self, pairs_T2HK: Tensor) -> None:
+        """Adds the keys and values of a batch."""
+        for cached, new_THK in zip((self.keys, self.values), pairs_T2HK.unbind(1), strict=True):
+            cached[self.sequence_ids, :, self.position_ids] = new_THK.to(cached.dtype)
+
+    def attend(self, q_BHK: Tensor, context: AttentionContext) -> Tensor:
+        """The outputs [B, H, K] of the newest token of each sequence."""
+        q_BHLK = q_BHK[:, :, None].to(self.keys.dtype)
+        return _sdpa_attention(q_BHLK, self.keys, self.values, context, 0.0)[:, :, 0]
+
+
+class TokenCache(Protocol):
+    """A part of a cache of keys and values, of one layer."""
+
+    def write(self, pairs_T2HK: Tensor) -> None:
+        """Adds the keys and values of the new tokens."""
+
+    def attend(self, q_BHK: Tensor, context: AttentionContext) -> Tensor:
+        """The outputs [B, H, K] of the newest token of each sequence, which attends to all its tokens so far."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +144,17 @@ class AttentionContext:
     equal_length_runs: tuple[tuple[int, int], ...] = ()  # see `Batch`
     rotary: RotaryEmbedding | None = None
     sequence_bounds: tuple[Tensor, Tensor] | None = None  # for "triton": begin and end [T] int32 of each token's text
-    cache: LayerCache | None = None  # that keys and values are written to, in generation
+    cache: TokenCache | None = None  # that keys and values are written to, in generation
+
+
+def runs_triton(device: str, dtype: torch.dtype, head_width: int) -> bool:
+    """Whether our attention kernels support these inputs."""
+    return HAS_TRITON and device == "cuda" and dtype in HALF_PRECISION and head_width in TRITON_HEAD_WIDTHS
+
+
+def compute_dtype(device: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of matrix products with weights of that dtype."""
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else dtype
 
 
 def choose_kernel(
@@ -146,7 +172,7 @@ def choose_kernel(
     if return_attentions:
         return "eager"
     half = device == "cuda" and dtype in HALF_PRECISION
-    if half and requires_grad and head_width in TRITON_HEAD_WIDTHS and HAS_TRITON and "triton" not in DISABLED_KERNELS:
+    if requires_grad and runs_triton(device, dtype, head_width) and "triton" not in DISABLED_KERNELS:
         return "triton"
     if dense:
         return "dense"
@@ -194,7 +220,7 @@ def make_attention_context(
     device, runs = batch.document_ids.device.type, batch.equal_length_runs
     kernel = choose_kernel(
         device=device,
-        dtype=torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else dtype,
+        dtype=compute_dtype(device, dtype),
         dense=batch.dense,
         head_width=shape.head_width,
         dropout=shape.dropout if training else 0.0,
@@ -241,7 +267,8 @@ class Attention(nn.Module):
         if context.rotary is not None and context.kernel != "triton":
             q_THK, k_THK = context.rotary.rotate(q_THK), context.rotary.rotate(k_THK)
         if context.cache is not None:
-            context.cache.write(k_THK, v_THK)
+            pairs_T2HK = qkv_T3HK[:, 1:] if context.rotary is None else torch.stack((k_THK, v_THK), 1)
+            context.cache.write(pairs_T2HK)
         dropout = self.dropout if self.training else 0.0
         probabilities_BHLL = None
         if context.kernel == "triton":
@@ -251,7 +278,8 @@ class Attention(nn.Module):
         elif context.kernel == "equal_lengths":
             out_THK = _equal_length_attention(q_THK, k_THK, v_THK, context, dropout)
         elif context.kernel == "cached":
-            out_THK = _cached_attention(q_THK, context)
+            assert context.cache is not None
+            out_THK = context.cache.attend(q_THK, context)
         else:
             q_BHLK, k_BHLK, v_BHLK = (_to_batch(x_THK, context.batch_size) for x_THK in (q_THK, k_THK, v_THK))
             if context.kernel == "eager":
@@ -326,12 +354,6 @@ def masked_attention(q_BHLK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, mask: Tenso
     # cuDNN, torch's first choice on an H200, gives NaN gradients where rows of a mask end inside a tile (torch 2.11)
     with sdpa_kernel(NOT_CUDNN) if q_BHLK.is_cuda else nullcontext():
         return F.scaled_dot_product_attention(q_BHLK, k_BHSK, v_BHSK, mask, dropout)
-
-
-def _cached_attention(q_BHK: Tensor, context: AttentionContext) -> Tensor:
-    assert context.cache is not None
-    keys_BHLK, values_BHLK = context.cache.keys, context.cache.values
-    return _sdpa_attention(q_BHK[:, :, None].to(keys_BHLK.dtype), keys_BHLK, values_BHLK, context, 0.0)[:, :, 0]
 
 
 def _eager_attention(

@@ -22,29 +22,65 @@ PositionKind = Literal["interleaved", "concatenated", "learned"]
 
 
 class SourceMemory(NamedTuple):
-    """The keys and values that one layer's cross-attention reads."""
+    """The keys and values that one layer's cross-attention reads, of S flat source tokens."""
 
-    keys: Tensor  # [B, H, S, K]
-    values: Tensor  # [B, H, S, K]
+    pairs: Tensor  # [S, 2, H, K]
+
+    def to(self, dtype: torch.dtype) -> SourceMemory:
+        return SourceMemory(self.pairs.to(dtype))
+
+    def select(self, texts: Tensor, count: int) -> SourceMemory:
+        """That of some of `count` texts, by their numbers."""
+        return SourceMemory(self.pairs.view(count, -1, *self.pairs.shape[1:])[texts].flatten(0, 1))
+
+
+Ranges = tuple[Tensor, Tensor]  # begin and end of the range of flat tokens of each token, int32
 
 
 @dataclass(frozen=True)
 class CrossAttentionContext:
-    """Which source tokens each target token attends to: made once, shared by all layers."""
+    """Which source tokens each target token attends to: made once, shared by all layers.
 
-    mask: Tensor  # [B, 1, L, S] bool
+    Either a mask, or ranges for our kernel (`kernels.cross_attention`).
+    """
+
+    batch_size: int
+    mask: Tensor | None = None  # [B, 1, L, S] bool
     return_probabilities: bool = False
+    key_ranges: Ranges | None = None  # [B * L] of the source tokens that a target token attends to
+    query_ranges: Ranges | None = None  # [B * S] of the target tokens that attend to a source token
 
 
 def make_cross_attention_context(
-    target_ids_BL: Tensor, source_ids_BS: Tensor, *, return_probabilities: bool = False
+    target_ids_BL: Tensor, source_ids_BS: Tensor, *, return_probabilities: bool = False, ranges: bool = False
 ) -> CrossAttentionContext:
     """Target tokens attend to the source tokens of their row with the same document id.
 
-    Padding attends to everything, so that no row of the attention matrix is empty; its outputs are never read.
+    With a mask, padding attends to everything, so that no row of the attention matrix is empty; its outputs are never
+    read. With `ranges`, it attends to padding.
     """
+    if ranges:
+        keys = _matching_ranges(target_ids_BL, source_ids_BS), _matching_ranges(source_ids_BS, target_ids_BL)
+        return CrossAttentionContext(len(target_ids_BL), None, False, *keys)
     same_BLS = target_ids_BL[:, :, None] == source_ids_BS[:, None, :]
-    return CrossAttentionContext((same_BLS | (target_ids_BL == 0)[:, :, None])[:, None], return_probabilities)
+    mask = (same_BLS | (target_ids_BL == 0)[:, :, None])[:, None]
+    return CrossAttentionContext(len(target_ids_BL), mask, return_probabilities)
+
+
+def _matching_ranges(document_ids_BL: Tensor, other_ids_BS: Tensor) -> Ranges:
+    """The range of tokens [B * L] of the other text with the same row and document id.
+
+    Ids grow within a row, and padding, whose id is 0, is at its end.
+    """
+    last = document_ids_BL.shape[1] + other_ids_BS.shape[1]  # over all ids
+
+    def keys(ids: Tensor) -> Tensor:
+        row = torch.arange(len(ids), dtype=ids.dtype, device=ids.device)[:, None] * (last + 1)
+        return (row + torch.where(ids == 0, last, ids)).flatten()
+
+    others, wanted = keys(other_ids_BS), keys(document_ids_BL)
+    begin, end = (torch.searchsorted(others, wanted, right=right, out_int32=True) for right in (False, True))
+    return begin, end
 
 
 class CrossAttention(nn.Module):
@@ -59,11 +95,9 @@ class CrossAttention(nn.Module):
         self.key_value = nn.Linear(width, 2 * width, bias=biases)
         self.output = nn.Linear(width, width, bias=biases)
 
-    def read(self, source_D: Tensor, batch_size: int) -> SourceMemory:
-        """The keys and values of the source [B * S, D], which do not change while a target is decoded."""
-        pairs = self.key_value(source_D).view(batch_size, -1, 2, self.heads, source_D.shape[-1] // self.heads)
-        keys, values = pairs.permute(2, 0, 3, 1, 4)
-        return SourceMemory(keys, values)
+    def read(self, source_SD: Tensor) -> SourceMemory:
+        """The keys and values of the source [S, D], which do not change while a target is decoded."""
+        return SourceMemory(self.key_value(source_SD).view(len(source_SD), 2, self.heads, -1))
 
     def forward(
         self, x_TD: Tensor, source: Tensor | SourceMemory, context: CrossAttentionContext
@@ -72,18 +106,39 @@ class CrossAttention(nn.Module):
 
         `source`: the last layer of the source [B * S, D], or what `read` made of it.
         """
-        batch_size = len(context.mask)
-        memory = source if isinstance(source, SourceMemory) else self.read(source, batch_size)
-        q_BHLK = self.query(x_TD).view(batch_size, -1, self.heads, memory.keys.shape[-1]).transpose(1, 2)
-        dropout = self.dropout if self.training else 0.0
-        probabilities_BHLS = None
-        if context.return_probabilities:
-            scores_BHLS = q_BHLK @ memory.keys.transpose(-1, -2) * q_BHLK.shape[-1] ** -0.5
-            probabilities_BHLS = scores_BHLS.masked_fill(~context.mask, -torch.inf).softmax(-1)
-            out_BHLK = F.dropout(probabilities_BHLS, dropout) @ memory.values
+        memory = source if isinstance(source, SourceMemory) else self.read(source)
+        q_THK = self.query(x_TD).view(len(x_TD), self.heads, -1).to(memory.pairs.dtype)
+        dropout, probabilities_BHLS = self.dropout if self.training else 0.0, None
+        if context.mask is None:
+            out_THK = _ranged_attention(q_THK, memory, context, dropout)
         else:
-            out_BHLK = masked_attention(q_BHLK.to(memory.keys.dtype), *memory, context.mask, dropout)
-        return self.output(out_BHLK.transpose(1, 2).flatten(0, 1).flatten(1)), probabilities_BHLS
+            out_THK, probabilities_BHLS = _masked_attention(q_THK, memory, context, context.mask, dropout)
+        return self.output(out_THK.flatten(1)), probabilities_BHLS
+
+
+def _ranged_attention(q_THK: Tensor, memory: SourceMemory, context: CrossAttentionContext, dropout: float) -> Tensor:
+    from bertsmith.nn.kernels.cross_attention import attend  # imports triton
+
+    assert context.key_ranges is not None
+    assert context.query_ranges is not None
+    return attend(q_THK, memory.pairs, context.key_ranges, context.query_ranges, dropout=dropout)
+
+
+def _masked_attention(
+    q_THK: Tensor, memory: SourceMemory, context: CrossAttentionContext, mask: Tensor, dropout: float
+) -> tuple[Tensor, Tensor | None]:
+    """The outputs [T, H, K], and on request the probabilities [B, H, L, S]."""
+    q_BHLK, k_BHSK, v_BHSK = (
+        part.view(context.batch_size, -1, *part.shape[1:]).transpose(1, 2) for part in (q_THK, *memory.pairs.unbind(1))
+    )
+    probabilities_BHLS = None
+    if context.return_probabilities:
+        scores_BHLS = q_BHLK @ k_BHSK.transpose(-1, -2) * q_BHLK.shape[-1] ** -0.5
+        probabilities_BHLS = scores_BHLS.masked_fill(~mask, -torch.inf).softmax(-1)
+        out_BHLK = F.dropout(probabilities_BHLS, dropout) @ v_BHSK
+    else:
+        out_BHLK = masked_attention(q_BHLK, k_BHSK, v_BHSK, mask, dropout)
+    return out_BHLK.transpose(1, 2).flatten(0, 1), probabilities_BHLS
 
 
 class DecoderBlock(nn.Module):

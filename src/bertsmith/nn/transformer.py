@@ -83,12 +83,17 @@ class FeedForward(nn.Module):
         return out_TD
 
     def _activated(self, x_TD: Tensor) -> Tensor:
-        """[T, D] -> [T, F]; compiled for CUDA, the backward of GELU also computes the bias's gradient."""
-        bias, plain = self.expand.bias, type(self.expand) is nn.Linear and self.activation in (gelu, gelu_new)
-        if plain and bias is not None and trains_in_half_precision(x_TD) and torch.compiler.is_compiling():
+        """[T, D] -> [T, F]; compiled for CUDA, the backward of GELU and ReLU also computes the bias's gradient."""
+        weight, bias = self.expand.weight, self.expand.bias
+        fuses = type(self.expand) is nn.Linear and bias is not None and torch.compiler.is_compiling()
+        if fuses and self.activation in (gelu, gelu_new) and trains_in_half_precision(x_TD):
             from bertsmith.nn.kernels.elementwise import biased_gelu  # imports triton
 
-            return biased_gelu(F.linear(x_TD, self.expand.weight, bias.detach()), bias, self.activation is gelu_new)
+            return biased_gelu(F.linear(x_TD, weight, bias.detach()), bias, self.activation is gelu_new)
+        if fuses and self.activation is F.relu and trains_in_half_precision(x_TD):
+            from bertsmith.nn.kernels.linear_relu import linear_relu  # imports triton
+
+            return linear_relu(x_TD, weight, bias)
         return self.activation(self.expand(x_TD))
 
 

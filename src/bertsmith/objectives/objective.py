@@ -76,6 +76,7 @@ class Objective(nn.Module):
     # The name of its file, or a head's own, such as classify-cola; key of its labels, indices and loss terms.
     name: str
     causal: ClassVar[bool] = False  # needs an encoder whose tokens attend to earlier tokens only
+    separate_directions: ClassVar[bool] = False  # needs an encoder of a forward and a backward half
     # What it reads. All False: the last layer at `indices`.
     reads_pooled: bool = False  # the encoder's pooled vector of each text
     reads_all_tokens: bool = False  # the last layer at every token

@@ -54,12 +54,14 @@ class CachedEncoder(Encoder):
 
     def _layers(self, batch: Batch) -> list[Tensor]:
         ids, segments = (values.flatten().cpu().numpy() for values in (batch.input_ids, batch.segment_ids))
+        characters = None if batch.characters is None else batch.characters.flatten(0, 1).cpu().numpy()
         bounds = batch.cu_seqlens.cpu().numpy()
         values = np.zeros((len(self.read), ids.size, self.width), np.float32)
         for first in batch.cls_positions.tolist():
             if first >= 0:
                 text = slice(first, int(bounds[np.searchsorted(bounds, first, "right")]))
-                values[:, text] = self.features.read(row_key(ids[text], segments[text]), self.read)
+                key = row_key(ids[text], segments[text], None if characters is None else characters[text])
+                values[:, text] = self.features.read(key, self.read)
         layers = torch.from_numpy(values).to(batch.input_ids.device)
         return [layers[self.read.index(n)] if n in self.read else self.empty for n in range(self.layers + 1)]
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 from bertsmith.system.progress import Progress
+from bertsmith.tokenizers.spelling import PADDING
 from bertsmith.types import Row
 
 FORMAT = 1
@@ -153,9 +154,14 @@ class FeatureCache:
         return values.astype(np.float32, copy=False)
 
 
-def row_key(ids: NDArray[Any], segments: NDArray[Any]) -> str:
-    """The key of a row: a digest of its token and segment ids."""
+def row_key(ids: NDArray[Any], segments: NDArray[Any], characters: NDArray[Any] | None = None) -> str:
+    """The key of a row: a digest of its token and segment ids, and of the `characters` [L, C] that an encoder reads.
+
+    Unknown words have the same id. Marks separate words, so that padding does not count.
+    """
     data = ids.astype("<i4").tobytes() + segments.astype(np.uint8).tobytes()
+    if characters is not None:
+        data += characters[characters != PADDING].astype("<i2").tobytes()
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
@@ -170,7 +176,7 @@ def cache_features(
 ) -> FeatureCache:
     """The features of rows, in a subfolder named after encoder, spec and rows; complete files are reused."""
     disk = disk or Disk()
-    distinct = {row_key(row.ids, row.segment_ids): row for row in rows}
+    distinct = {row_key(row.ids, row.segment_ids, row.characters): row for row in rows}
     home = folder / _digest(spec, distinct)
     disk.make_folder(home)
     files = FeatureFile.planned(home, distinct, spec)

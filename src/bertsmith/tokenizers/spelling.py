@@ -5,7 +5,7 @@ bilm: data.py, UnicodeCharsVocabulary: bytes are 0 to 255; 256 and 257 begin and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +22,12 @@ Characters = NDArray[np.int16]
 
 def spell(words: Sequence[str], *, most: int = MOST) -> Characters:
     """The characters of each word [N, C]: begin mark, bytes, end mark, padding; of longer words the first bytes."""
-    encoded = [word.encode("utf-8", "replace")[: most - 2] for word in words]
+    return spell_bytes([word.encode("utf-8", "replace") for word in words], most=most)
+
+
+def spell_bytes(words: Sequence[bytes], *, most: int = MOST) -> Characters:
+    """The characters of words in UTF-8."""
+    encoded = [word[: most - 2] for word in words]
     sizes = np.array([len(word) for word in encoded], np.int64)
     result = np.full((len(words), int(sizes.max(initial=0)) + 2), PADDING, np.int16)
     row = np.repeat(np.arange(len(words)), sizes)
@@ -33,11 +38,31 @@ def spell(words: Sequence[str], *, most: int = MOST) -> Characters:
     return result
 
 
+def encoded_word(word: str, *, lowercase: bool) -> bytes:
+    """The bytes of a word of a text that `spell` reads."""
+    return (word.lower() if lowercase else word).encode("utf-8", "replace")[: MOST - 2]
+
+
 def spell_tokens(text: str, encoded: Encoded, *, lowercase: bool) -> Encoded:
     """The same with the characters of each token."""
     text = replace_surrogates(text)
-    words = [text[begin:end] for begin, end in encoded.offsets.tolist()]
-    return replace(encoded, characters=spell([word.lower() for word in words] if lowercase else words))
+    words = [encoded_word(text[begin:end], lowercase=lowercase) for begin, end in encoded.offsets.tolist()]
+    return replace(encoded, characters=spell_bytes(words))
+
+
+def spell_vocabulary(tokens: Sequence[str], roles: Mapping[str, str], *, most: int = MOST) -> Characters:
+    """The characters of each token of a vocabulary [V, C]; the special tokens of these `roles` are marks of texts."""
+    table = np.full((len(tokens), most), PADDING, np.int16)
+    spelled = spell(tokens, most=most)
+    table[:, : spelled.shape[1]] = spelled
+    ids = {token: number for number, token in enumerate(tokens)}
+    marks = {"padding": None, "end": TEXT_END, "separator": TEXT_END, "start": TEXT_BEGIN}
+    for role, character in marks.items():
+        if (number := ids.get(roles.get(role, ""))) is not None:
+            table[number] = PADDING
+            if character is not None:
+                table[number, :3] = mark(character)
+    return table
 
 
 def lower(characters: Characters) -> Characters:

@@ -73,6 +73,8 @@ class Tokenizer:
     cache_limit: int = 400_000  # chunks that `encode_ids` caches
     spells: bool = False  # encoded texts have the spelling of each token, for encoders that read characters
     spells_case: bool = False  # as it is written, although the vocabulary is lower-cased
+    spelled_ids: Any = None  # `encode_ids` with the spelling of unknown words, where tokens are words
+    open_vocabulary: bool = False  # an encoder reads nothing but spelling: no word is unknown to it
     notes: tuple[str, ...] = ()  # what users should know about the folder that it was loaded from
     padding_id = RoleId("padding")
     start_id = RoleId("start")

@@ -54,6 +54,8 @@ def check_unknown_words(
     question: str = "is it the tokenizer of this language?",
 ) -> float:
     """The share of unknown words of a sample of the texts; an `UnknownWordsWarning` if it exceeds 2 %."""
+    if tokenizer.open_vocabulary:
+        return 0.0
     unknown = unknown_words(tokenizer, texts)
     if unknown.share > LIMIT:
         cut = [word if len(word) <= MOST_SHOWN else f"{word[:MOST_SHOWN]}…" for word in unknown.examples]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -22,6 +22,7 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers.folder import MAX_LENGTH, TokenizerFolder, read_vocabulary, vocabulary_bytes
 from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER, Chunker, Word, split_words
 from bertsmith.tokenizers.special_tokens import SpecialTokens
+from bertsmith.tokenizers.spelled_ids import SpelledIdEncoder
 from bertsmith.tokenizers.tokenizer import PythonTokenizer, Token
 
 SPECIALS = SpecialTokens("<pad>", "<unk>", start="<s>", separator="</s>", end="</s>")
@@ -219,6 +220,13 @@ class Words(PythonTokenizer):
 
     def chunker(self) -> Chunker:
         return self.word_rules.chunker
+
+    @cached_property
+    def spelled_ids(self) -> SpelledIdEncoder | None:
+        """As `encode_ids`, with the spelling of unknown words; not with ULMFiT's markers."""
+        if self.word_rules.marks:
+            return None
+        return SpelledIdEncoder(self, {self.unknown_id, *self._shapes.values()})
 
     def tokenize(self, text: str) -> Iterable[Token]:
         for number, (tokens, begin, end) in enumerate(self.word_rules.normalized_words(text)):

@@ -60,8 +60,8 @@ class DataParallel:
         return weights_of(self.parameters, groups)
 
     def use_sparse_gradients(self) -> None:
-        """Gradients of embedding tables hold only the rows that a step reads: on the CPU, where memory is slow."""
-        if self.world.size > 1 or self.world.device.type != "cpu" or self.compiles:
+        """Gradients of embedding tables hold only the rows that a step reads: a large table is mostly not read."""
+        if self.world.size > 1 or self.world.device.type not in ("cpu", "cuda") or self.compiles:
             return
         for module in self.model.modules():
             if isinstance(module, nn.Embedding | nn.EmbeddingBag):

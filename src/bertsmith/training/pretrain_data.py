@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from bertsmith.data.collate import from_packed
 from bertsmith.data.packing.document_stream import DocumentIndex
 from bertsmith.data.packing.packing import PackedBatch, Packing
-from bertsmith.data.shards import Shards
+from bertsmith.data.packing.spelled import SpelledPacking
+from bertsmith.data.shards import Shards, SpelledShards
 from bertsmith.data.shards.folder import TOKENIZER, damaged_tokenizer_files
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.model_io.folder_tokenizer import spell_vocabulary, vocabulary_of
+from bertsmith.model_io.folder_tokenizer import spell_vocabulary, vocabulary_characters, vocabulary_of
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.word_tables import load_vectors
 from bertsmith.nn.meta_device import on_meta_device
@@ -85,8 +86,22 @@ class PretrainData:
         options: dict[str, Any] = {"frame": self.tokenizer.frame_ids, "padding_id": self.tokenizer.padding_id}
         if recipe.by_column:
             options |= {"columns": columns, "backward": getattr(recipe.encoder, "backward", False)}
+        spelled = getattr(recipe.encoder, "reads_spelling", False)
+        shards = self._spelled(shards) if spelled else shards
         packing: Packing = recipe.packing.build(shards, max_length=recipe.max_length, seed=recipe.seed, **options)
+        if isinstance(shards, SpelledShards):
+            table = vocabulary_characters(self.tokenizer, recipe.encoder.max_characters)
+            packing = SpelledPacking(packing, shards, table)
         return packing
+
+    def _spelled(self, shards: Shards) -> SpelledShards:
+        """The same split with the spelling of words; a DataError where the shards do not keep it."""
+        if not shards.spelling:
+            raise DataError(
+                f"{self.folder} does not keep the spelling of words, which this encoder reads: train a tokenizer of "
+                "words without markers (`bertsmith tokenizer train --kind words`), and prepare the shards again with it"
+            )
+        return SpelledShards.open(self.folder, shards.split)
 
     @classmethod
     def rows_per_epoch(cls, folder: str | Path, recipe: Recipe) -> int:

@@ -70,10 +70,10 @@ def _token_weights(part: nn.Module, length: int) -> int:
 
 
 def _matrix_weights(part: nn.Module) -> int:
-    """Weights of all matrices but embedding tables."""
+    """Weights of all matrices, stacked ones included, but embedding tables."""
     embeddings = [module for module in part.modules() if isinstance(module, nn.Embedding)]
     tables = {id(weight) for module in embeddings for weight in module.parameters()}
-    return sum(weight.numel() for weight in part.parameters() if weight.dim() == 2 and id(weight) not in tables)
+    return sum(weight.numel() for weight in part.parameters() if weight.dim() in (2, 3) and id(weight) not in tables)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,13 @@ import copy
 import json
 from typing import Any
 
+import cross_attention_cases
 import cross_entropy_cases
 import elementwise_cases
+import lstm_cases
 import norm_cases
 import numpy as np
+import sampled_softmax_cases
 import torch
 from model_fixtures import VOCABULARY, random_batch
 from numpy.typing import NDArray
@@ -257,6 +260,9 @@ def main() -> None:
         "gelu": elementwise_cases.all_errors(),
         "cross-entropy": cross_entropy_cases.all_errors(),
         "norm": norm_cases.all_errors(),
+        "lstm": lstm_cases.all_errors(),
+        "sampled softmax": sampled_softmax_cases.all_errors(),
+        "cross-attention": cross_attention_cases.all_errors(),
     }
     print(json.dumps({"attention": results, "fp8": fp8, **others}))
 

@@ -22,7 +22,11 @@ NORM = {
     "STAGES": 3, "DROPOUT": True, "threshold": 1 - 2**31, "keep_scale": 1.1,
 }  # fmt: skip
 GELU = {**TILE, "TANH": False}
-INTEGERS = {"T": "i32", "W": "i32", "size": "i32"}
+CROSS = {
+    "H": 8, "K": 64, "qk_scale": 0.18, "keep_scale": 1 / 0.9, "threshold": 429496730, "DROPOUT": True, "BLOCK_M": 64,
+    "BLOCK_N": 64,
+}  # fmt: skip
+INTEGERS = {"S": "i32", "L": "i32", "q_stride": "i32", "T": "i32", "W": "i32", "size": "i32"}
 KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module.kernel, types of the pointers in order, constants
     "gelu": ("elementwise.gelu_kernel", "bf16 bf16", {"BLOCK_N": 4096, "TANH": False}),
     "gelu backward": (
@@ -67,6 +71,32 @@ KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module.kernel, types 
         "attention.backward_kernel",
         "bf16 i32 i32 i32 bf16 fp32 fp32 fp8e5 fp8e5 fp32",
         {**ATTENTION, "BLOCK_M": 32, "BLOCK_N": 64, "keep_prob": 0.9, "fp8_scale": 16.0},
+    ),
+    "cross-attention": ("cross_attention.forward_kernel", "bf16 bf16 i32 i32 i32 i32 bf16 fp32", CROSS),
+    "cross-attention of few queries": (
+        "cross_attention.forward_kernel",
+        "bf16 bf16 i32 i32 i32 i32 bf16 fp32",
+        {**CROSS, "BLOCK_M": 16, "BLOCK_N": 32, "DROPOUT": False},
+    ),
+    "cross-attention backward, queries": (
+        "cross_attention.backward_query_kernel",
+        "bf16 bf16 i32 i32 i32 i32 bf16 bf16 fp32 fp32 bf16",
+        {**CROSS, "keep_prob": 0.9},
+    ),
+    "cross-attention backward, keys": (
+        "cross_attention.backward_key_kernel",
+        "bf16 bf16 i32 i32 i32 i32 bf16 fp32 fp32 bf16",
+        CROSS,
+    ),
+    "relu backward": (
+        "linear_relu.relu_backward_kernel",
+        "bf16 bf16 bf16 fp32",
+        {"F": 2048, "BLOCK_M": 8, "BLOCK_N": 128, "REPEATS": 8},
+    ),
+    "attention of a decoding step": (
+        "cached_attention.cached_attention_kernel",
+        "bf16 bf16 i64 i64 bf16",
+        {"H": 8, "K": 64, "qk_scale": 0.18, "BLOCK_N": 32},
     ),
     "rotary backward": (
         "elementwise.rotary_backward_fp8_kernel",

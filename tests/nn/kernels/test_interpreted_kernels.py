@@ -132,3 +132,42 @@ def test_cross_entropy(shape: str, results: dict[str, Errors]) -> None:
     assert errors["gradient"] < 1e-5
     assert errors["wrong"] == 0
     assert errors["correct"] >= 1
+
+
+@pytest.mark.parametrize("how", ["", ", clipped"])
+@pytest.mark.parametrize("shape", ["several blocks", "less than a block"])
+def test_lstm_steps(shape: str, how: str, results: dict[str, Errors]) -> None:
+    errors = results["lstm"][f"{shape}{how}"]
+    assert errors["forward"] < 2e-6
+    assert errors["backward"] < 1e-5
+    assert (errors["clipped"] > 0.05) == bool(how)
+
+
+@pytest.mark.parametrize("shape", ["whole blocks", "partial last block", "less than a block"])
+def test_sampled_softmax(shape: str, results: dict[str, Errors]) -> None:
+    errors = results["sampled softmax"][shape]
+    assert errors["loss"] < 1e-6
+    assert errors["gradient"] < 1e-5
+    assert errors["wrong"] == 0
+    assert errors["correct"] >= 1
+
+
+PACKED = ["one pair per row", "padding on both sides", "several pairs per row", "padding of the target alone"]
+
+
+@pytest.mark.parametrize("case", [*PACKED, "with dropout"])
+def test_cross_attention_equals_masked_attention(case: str, results: dict[str, Errors]) -> None:
+    errors = results["cross-attention"][case]
+    assert errors["output"] < 2e-6
+    assert errors["gradient"] < 5e-6
+    assert errors["finite"] == 1, "padding too"
+
+
+def test_a_translation_model_by_ranges_equals_masks(results: dict[str, Errors]) -> None:
+    assert results["cross-attention"]["translation model"]["output"] < 2e-6
+    assert results["cross-attention"]["translation model"]["gradient"] < 5e-6
+
+
+@pytest.mark.parametrize("case", ["reordered hypotheses", "linear layer with ReLU"])
+def test_other_kernels_of_the_transformer(case: str, results: dict[str, Errors]) -> None:
+    assert results["cross-attention"][case]["output"] < 1e-5

@@ -43,6 +43,8 @@ class PackedBatch:
     dense: bool  # every row is one text without padding, in all batches of the packing
     tokens: int  # that are not padding
     labels: dict[str, Numbers] = field(default_factory=dict)  # [N] by objective; IGNORE_INDEX for no label
+    spellings: NDArray[np.int16] | None = None  # [W, C] characters of the distinct words: see `types.Batch`
+    spelling_ids: Numbers | None = None  # [B, L] the word of each token among them
     next_ids: Numbers | None = None  # [B] the token that is read after each row, where rows continue each other
     target: PackedBatch | None = None  # the second texts, which a decoder reads: see `types.Batch.target`
 

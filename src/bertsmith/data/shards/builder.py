@@ -23,6 +23,7 @@ from bertsmith.data.shards.format import (
     token_type,
     write_shard,
 )
+from bertsmith.data.shards.unknown_words import SPELLING
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.system.durable import Disk, checksummed_json
 
@@ -46,7 +47,8 @@ class ShardBuilder:
         self.folder = Path(folder)
         self.units_done = 0
         self._disk = disk or Disk()
-        self._dtype = token_type(vocab_size)
+        self._spelling = bool(settings.get(SPELLING))
+        self._dtype = token_type(vocab_size, spelling=self._spelling)
         self._tokenizer_files = tokenizer_files
         self._plan: dict[str, Any] = {
             "format": shard_set.INDEX_FORMAT,
@@ -89,7 +91,7 @@ class ShardBuilder:
         if unknown := splits.keys() - set(shard_set.SPLITS):
             raise ValueError(f"unknown splits {sorted(unknown)}, there are {', '.join(shard_set.SPLITS)}")
         for documents in splits.values():
-            documents.check(self._plan["vocab_size"])
+            documents.check(self._plan["vocab_size"], spelling=self._spelling)
         self._units_added += 1
         for split, documents in splits.items():
             self._pending[split].append(documents)
@@ -153,6 +155,8 @@ class ShardBuilder:
             documents_consumed=self._documents,
             counts=self._counts,
             companion=companion,
+            unknown=documents.unknown.counts if documents.unknown else (),
+            word_bytes=sum(len(word) for _, word in documents.unknown.words) if documents.unknown else 0,
         )
         return write_shard(self.folder / shard_set.shard_name(split, part), header, documents, self._disk)
 

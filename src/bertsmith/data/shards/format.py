@@ -1,4 +1,4 @@
-"""The format of a shard file: header, checksum table, then tokens, sentence lengths and sentences per document.
+"""The format of a shard file: header, checksum table, tokens, sentence lengths, sentences per document, unknown words.
 
 docs/shards.md describes the format.
 """
@@ -12,12 +12,14 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from bertsmith.data.shards.unknown_words import UnknownWords, merge
 from bertsmith.errors import DataError, StorageError
 from bertsmith.system.durable import Disk, WrittenFile
 
@@ -27,13 +29,14 @@ MAGIC = b"BSSHARD1"
 PRELUDE = struct.Struct("<8sII")  # magic, bytes of the header, CRC32 of header and checksum table
 HEADER_LIMIT = 1 << 16
 ALIGNMENT = 64  # of the body in the file
+OPTIONAL = ("unknown", "word_bytes")  # fields of the header that sets without spelling do not have
 
 Tokens = NDArray[np.unsignedinteger[Any]]
 
 
-def token_type(vocab_size: int) -> np.dtype[Any]:
-    """Two bytes per token if the vocabulary allows it, else four; little-endian."""
-    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+def token_type(vocab_size: int, *, spelling: bool = False) -> np.dtype[Any]:
+    """Two bytes per token if the vocabulary allows it, else four, as with `spelling`; little-endian."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 and not spelling else "<u4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +46,37 @@ class EncodedDocuments:
     tokens: Tokens  # of all sentences, concatenated
     sentence_lengths: NDArray[np.uint16]  # tokens of each sentence
     document_sentences: NDArray[np.uint32]  # sentences of each document
+    unknown: UnknownWords | None = None  # what ids beyond the vocabulary refer to, in a set with spelling
 
     @classmethod
     def concatenate(cls, parts: Sequence[EncodedDocuments], dtype: DTypeLike) -> EncodedDocuments:
-        """Concatenates several, or none; `dtype` is that of the tokens."""
+        """Concatenates several, or none; `dtype` is that of the tokens. Unused unknown words are left out."""
+        tokens: list[Tokens] = [part.tokens for part in parts]
+        unknown = [part.unknown for part in parts if part.unknown is not None]
+        merged, tokens = merge(unknown, tokens) if unknown else (None, tokens)
         return cls(
-            np.concatenate([np.empty(0, dtype), *(part.tokens for part in parts)]),
+            np.concatenate([np.empty(0, dtype), *tokens]),
             np.concatenate([np.empty(0, np.uint16), *(part.sentence_lengths for part in parts)]),
             np.concatenate([np.empty(0, np.uint32), *(part.document_sentences for part in parts)]),
+            merged,
         )
 
-    def check(self, vocab_size: int) -> None:
-        """Raises ValueError unless the three arrays match each other and the vocabulary."""
+    def check(self, vocab_size: int, *, spelling: bool = False) -> None:
+        """Raises ValueError unless the arrays match each other and the vocabulary."""
+        if spelling != (self.unknown is not None):
+            raise ValueError(f"documents {'without' if spelling else 'with'} unknown words, spelling={spelling}")
+        if self.unknown is not None and self.unknown.base != vocab_size:
+            raise ValueError(f"unknown words start at {self.unknown.base}, the vocabulary ends at {vocab_size:,}")
         dtypes = [array.dtype.name for array in (self.tokens, self.sentence_lengths, self.document_sentences)]
-        expected = [token_type(vocab_size).name, "uint16", "uint32"]
+        expected = [token_type(vocab_size, spelling=spelling).name, "uint16", "uint32"]
         if dtypes != expected:
             raise ValueError(f"documents are {', '.join(dtypes)}, not {', '.join(expected)}")
         if int(self.sentence_lengths.sum(dtype=np.int64)) != len(self.tokens):
             raise ValueError(f"sentence_lengths do not add up to the {len(self.tokens):,} tokens")
         if int(self.document_sentences.sum(dtype=np.int64)) != len(self.sentence_lengths):
             raise ValueError(f"document_sentences do not add up to the {len(self.sentence_lengths):,} sentences")
-        if len(self.tokens) and int(self.tokens.max()) >= vocab_size:
+        limit = vocab_size + (0 if self.unknown is None else len(self.unknown.words))
+        if len(self.tokens) and int(self.tokens.max()) >= limit:
             raise ValueError(f"token {self.tokens.max()} is outside the vocabulary of {vocab_size:,}")
 
 
@@ -83,15 +96,27 @@ class Header:
     documents_consumed: int  # of all splits, from the start of the set to the end of this commit
     counts: dict[str, int] = field(default_factory=dict)  # totals of the caller, likewise
     companion: dict[str, Any] | None = None  # name, bytes and sha256 of the held-out file of the same commit
+    unknown: Sequence[Sequence[int]] = ()  # of a set with spelling: unknown tokens and the words of each in the table
+    word_bytes: int = 0  # of the words in that table
     block_bytes: int = BLOCK
     format: int = FORMAT
 
     @property
     def sections(self) -> dict[str, tuple[int, int]]:
         """First byte and number of bytes of each array in the body."""
-        tokens, sentences = self.tokens * np.dtype(self.dtype).itemsize, self.sentences * 2
-        lengths, documents = (tokens, sentences), (tokens + sentences, self.documents * 4)
-        return {"tokens": (0, tokens), "sentence_lengths": lengths, "document_sentences": documents}
+        sizes = {
+            "tokens": self.tokens * np.dtype(self.dtype).itemsize,
+            "sentence_lengths": self.sentences * 2,
+            "document_sentences": self.documents * 4,
+            **({"word_ends": self.words * 4, "words": self.word_bytes} if self.words else {}),
+        }
+        ends = accumulate(sizes.values())
+        return {name: (end - size, size) for (name, size), end in zip(sizes.items(), ends, strict=True)}
+
+    @property
+    def words(self) -> int:
+        """The number of unknown words in the table."""
+        return sum(count for _, count in self.unknown)
 
     @property
     def body_bytes(self) -> int:
@@ -111,6 +136,8 @@ class ShardEntry:
     tokens: int
     sentences: int
     documents: int
+    words: int = 0  # in its table of unknown words
+    word_bytes: int = 0
 
 
 def damaged_error(path: Path, reason: str) -> DataError:
@@ -121,11 +148,13 @@ def damaged_error(path: Path, reason: str) -> DataError:
 def write_shard(path: Path, header: Header, documents: EncodedDocuments, disk: Disk) -> ShardEntry:
     """Writes prelude, header, checksum table and body; returns the entry for the index."""
     arrays = (documents.tokens, documents.sentence_lengths.astype("<u2"), documents.document_sentences.astype("<u4"))
-    body = b"".join(array.tobytes() for array in arrays)
+    words = () if documents.unknown is None else documents.unknown.sections()
+    body = b"".join([*(array.tobytes() for array in arrays), *words])
     view = memoryview(body)
     sums = [zlib.crc32(view[start : start + BLOCK]) for start in range(0, len(body), BLOCK)]
     table = np.array(sums, "<u4").tobytes()
-    text = json.dumps({**asdict(header), "sections": header.sections}, separators=(",", ":")).encode()
+    fields = {name: value for name, value in asdict(header).items() if value or name not in OPTIONAL}
+    text = json.dumps({**fields, "sections": header.sections}, separators=(",", ":")).encode()
     text += b" " * (-(PRELUDE.size + len(text) + len(table)) % ALIGNMENT)
     if len(text) > HEADER_LIMIT:
         raise ValueError(f"the counts of part {header.part} make a header of {len(text):,} bytes: pass fewer counts")
@@ -190,11 +219,13 @@ class ShardFile:
             sections = fields.pop("sections")
             header = Header(**fields)
             counts = (header.tokens, header.sentences, header.documents)
-            numbers = (header.part, *counts, header.first_unit, header.last_unit)
+            units, pairs = (header.first_unit, header.last_unit), list(header.unknown)
+            numbers = (header.part, *counts, *units, header.word_bytes, *chain.from_iterable(pairs))
             valid = (
                 all(type(number) is int and number >= 0 for number in numbers)
                 and header.dtype in ("uint16", "uint32")
                 and (header.format, header.block_bytes) == (FORMAT, BLOCK)
+                and all(len(pair) == 2 for pair in pairs)
                 and sections == {name: list(section) for name, section in header.sections.items()}
             )
             blocks = -(-header.body_bytes // BLOCK)
@@ -231,5 +262,6 @@ def check_file(path: Path) -> tuple[Header, ShardEntry]:
 
 
 def _entry(path: Path, header: Header, written: WrittenFile, crc32: int) -> ShardEntry:
-    shared = {key: getattr(header, key) for key in ("split", "part", "tokens", "sentences", "documents")}
+    keys = ("split", "part", "tokens", "sentences", "documents", "words", "word_bytes")
+    shared = {key: getattr(header, key) for key in keys}
     return ShardEntry(name=path.name, crc32=crc32, **asdict(written), **shared)

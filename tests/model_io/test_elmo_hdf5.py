@@ -1,0 +1,138 @@
+"""ELMo's published folders: equal to an implementation in NumPy, with the state carried from batch to batch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import call
+from encoders.elmo_reference import Reference, options, random_weights, write_folder
+from inference.predictor_fixtures import reader
+
+from bertsmith import load
+from bertsmith.data.collate import collate
+from bertsmith.errors import BertsmithError, DataError
+from bertsmith.model_io.elmo_hdf5 import read_elmo, words_tokenizer
+from bertsmith.model_io.folder_tokenizer import spelling
+from bertsmith.model_io.importers import import_folder
+
+h5py = pytest.importorskip("h5py")
+
+WORDS = ["The", "smith", "heats", "Iron", "ünï", "你好", "x" * 200, "-", "1,000.5"]
+
+
+def sentences(seed: int, rows: int) -> list[list[str]]:
+    random = np.random.default_rng(seed)
+    return [[WORDS[n] for n in random.integers(0, len(WORDS), random.integers(1, 9))] for _ in range(rows)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    settings = options()
+    return write_folder(tmp_path / "published", settings, random_weights(settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [options(), options(skip=False), options(activation="tanh", highway=0)],
+    ids=["skip connections", "no skip connections", "tanh, no highway"],
+)
+def test_ten_batches_with_carried_state(tmp_path: Path, settings: dict[str, Any]) -> None:
+    weights = random_weights(settings)
+    import_folder(write_folder(tmp_path / "published", settings, weights), tmp_path / "model")
+    model = load(tmp_path / "model", device="cpu")
+    stateful, reference = model.stateful(), Reference(settings, weights)
+    clipped = 0.0
+    for number in range(10):
+        batch = sentences(number, rows=3 if number != 4 else 2)  # the third row stays as it was
+        found = stateful.encode([" ".join(sentence) for sentence in batch])
+        for one, expected in zip(found, reference.batch(batch), strict=True):
+            assert one.shape == expected.shape
+            assert np.abs(one - expected).max() < 1e-5
+            clipped += float(np.mean(np.abs(expected[1]) == settings["lstm"]["proj_clip"]))
+    assert clipped > 1, "projections are clipped"
+    stateful.reset()
+    first = Reference(settings, weights).batch(sentences(0, rows=3))
+    again = stateful.encode([" ".join(sentence) for sentence in sentences(0, rows=3)])
+    assert max(np.abs(one - other).max() for one, other in zip(again, first, strict=True)) < 1e-5
+
+
+def test_predictions_are_stateless_unless_state_is_asked_for(folder: Path, tmp_path: Path) -> None:
+    import_folder(folder, tmp_path / "model")
+    model = load(tmp_path / "model", device="cpu")
+    text = "The smith heats Iron"
+    one, other = (model.embed_all([text, "- -"]).vectors[0] for _ in range(2))
+    assert np.array_equal(one, other)
+    stateful = model.stateful()
+    fresh, carried = (stateful.encode([text])[0] for _ in range(2))
+    assert np.abs(fresh[-1] - one).max() < 1e-6
+    assert np.abs(carried[-1] - one).max() > 1e-2
+
+
+def test_the_encoder_in_float64(folder: Path) -> None:
+    model, notes = read_elmo(folder)
+    assert not notes
+    tokenizer = spelling(words_tokenizer())
+    batch = sentences(3, rows=4)
+    rows = [tokenizer.frame(tokenizer.encode(" ".join(one)), max_length=50) for one in batch]
+    packed = collate(rows, length=30, pack=True)
+    assert len(packed.input_ids) < len(rows)
+    with torch.no_grad():
+        layers = torch.stack(model.double().encoder(packed, return_layers=True).layers).numpy()
+    settings = options()
+    expected = Reference(settings, random_weights(settings)).batch(batch)
+    for number, one in enumerate(expected):
+        begin = int(packed.cls_positions[number])
+        assert np.abs(layers[:, begin : begin + one.shape[1]] - one).max() < 1e-10
+
+
+def test_the_command_line(folder: Path, tmp_path: Path) -> None:
+    done = call("import", folder, "-o", tmp_path / "model", "--json")
+    assert done.returncode == 0, done.stderr
+    texts = tmp_path / "texts.txt"
+    texts.write_text("zyzzyva quux\nzyzzyvas quux\n")
+    done = call("embed", tmp_path / "model", texts, "-o", tmp_path / "vectors.npy")
+    assert done.returncode == 0, done.stderr
+    assert "unknown" not in done.stderr, "no word is unknown to an encoder that reads characters"
+    one, other = np.load(tmp_path / "vectors.npy")
+    assert np.abs(one - other).max() > 1e-3
+
+
+def test_wrong_folders(folder: Path, tmp_path: Path) -> None:
+    path = folder / "tiny_options.json"
+    settings = json.loads(path.read_text())
+    for change, message in (
+        ({"lstm": {**settings["lstm"], "dim": 11}}, "Cell0/LSTMCell/W_0 is float32 [12, 40], its options mean floats"),
+        ({"lstm": {**settings["lstm"], "n_layers": 3}}, "has no array RNN_0/RNN/MultiRNNCell/Cell2"),
+        ({"lstm": 3}, "lstm=3 must be a table"),
+        ({"char_cnn": None}, "a model of word ids has no character CNN"),
+        ({"char_cnn": {**settings["char_cnn"], "n_characters": 99}}, "n_characters=99 must be 261 or 262"),
+        ({"char_cnn": {**settings["char_cnn"], "filters": [[1]]}}, "must be a list of pairs"),
+        ({"char_cnn": {**settings["char_cnn"], "activation": "swoosh"}}, "swoosh"),
+    ):
+        path.write_text(json.dumps(settings | change))
+        with pytest.raises(DataError, match=r".") as caught:
+            import_folder(folder, tmp_path / "model")
+        assert message in str(caught.value)
+    path.write_text(json.dumps(settings))
+    weights = folder / "tiny_weights.hdf5"
+    whole = weights.read_bytes()
+    for data in (b"nonsense", whole[: len(whole) // 2], b""):
+        weights.write_bytes(data)
+        with pytest.raises(DataError, match=r"download it again|cannot be read|not an HDF5"):
+            import_folder(folder, tmp_path / "model")
+    weights.write_bytes(whole)
+    with h5py.File(weights, "a") as file:
+        del file["char_embed"]
+        file["char_embed"] = h5py.ExternalLink("/etc/hostname", "x")
+    with pytest.raises(DataError, match="has no array char_embed"):
+        import_folder(folder, tmp_path / "model")
+
+
+def test_encoders_without_state_have_no_stateful_encoder() -> None:
+    with pytest.raises(BertsmithError, match="this encoder has no state"):
+        reader().stateful()
