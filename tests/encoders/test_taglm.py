@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from frozen_fixtures import SENTENCES, TEXT, bert_folder, conll_file, lm_folder, pieces, saved, word_folder
+from frozen_fixtures import SENTENCES, TEXT, WORDS, bert_folder, conll_file, lm_folder, pieces, saved, word_folder
 from model_fixtures import randomize_weights, relative_difference
 
 import bertsmith
 from bertsmith.data.collate import collate
-from bertsmith.encoders import awd_lstm, taglm
+from bertsmith.encoders import awd_lstm, elmo, taglm
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.model_io.loading import parameter_count
@@ -69,6 +69,21 @@ def test_a_word_has_the_vector_of_the_piece_that_has_read_all_of_it(direction: s
     for layer, expected in zip(found, alone, strict=True):
         assert relative_difference(layer[start : start + 4], expected[read]) < 1e-5
         assert not layer[start + 4 :].any(), "special tokens and padding have no features"
+
+
+def test_elmo_gives_its_layers_and_reads_unknown_words(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"width": 4, "hidden": 6, "filters": ((1, 4), (2, 4)), "character_width": 4}
+    folder = saved(tmp_path / "elmo", elmo.Config(**sizes, highway=1), WORDS)
+    encoder, tokenizer = built(tmp_path, folder, feature_layers="mix", features_at=[0, 2])
+    text = "Anna Oslo lives Rome"  # two of them are not in its vocabulary
+    found = frozen_layers(encoder, batch_of(tokenizer, text))
+    lm, its_tokenizer, _ = open_model(folder)
+    row = its_tokenizer.frame(its_tokenizer.encode(text), max_length=60)
+    alone = lm.encoder(collate([row], length=len(row)), return_layers=True, pool=False).layers
+    ours, theirs = (list(one.frame_ids.single).index("a") for one in (tokenizer, its_tokenizer))
+    for layer, expected in zip(found, alone, strict=True):
+        assert relative_difference(layer[ours : ours + 4], expected[theirs : theirs + 4]) < 1e-5
+    assert relative_difference(found[0][ours + 1], found[0][ours + 3]) > 1e-3, "unknown words differ"
 
 
 def test_long_texts_are_read_in_windows(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ class RecipeSettings(RunSettings, total=False):
     eval_every: int
     eval_rows: int
     start: PathLike
+    vectors: PathLike
     after: str
     match_tokens: bool
 

@@ -222,6 +222,6 @@ def model_folder(model: PathLike | Predictor) -> Path:
 
 def _plain(settings: Any) -> dict[str, Any]:
     """Keyword settings; models and paths become strings."""
-    return {
-        name: str(model_folder(value)) if name in ("start", "tokenizer") else value for name, value in settings.items()
-    }
+    folders = {name: str(model_folder(settings[name])) for name in ("start", "tokenizer") if name in settings}
+    files = {"vectors": os.fspath(settings["vectors"])} if "vectors" in settings else {}
+    return {**settings, **folders, **files}
