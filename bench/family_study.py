@@ -159,7 +159,7 @@ def locking_trainer(file: Path | None) -> Iterator[Callable[..., Any]]:
     if file is None:
         yield Trainer
         return
-    from bench.ten_minutes.clock import TrainingLock
+    from bertsmith.training.clock import TrainingLock
 
     with closing(TrainingLock(file)) as lock:
 

@@ -28,6 +28,7 @@ LAYERS = [
 SIDEWAYS = {
     ("__main__", "cli"),
     ("studies", "evaluation"),
+    ("studies", "inference"),
     ("export", "inference"),
     ("recipes", "training"),
     ("model_io", "encoders"),

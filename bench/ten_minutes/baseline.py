@@ -21,7 +21,6 @@ from torch import Tensor
 from bench import needless_masks
 from bench.ten_minutes import results
 from bench.ten_minutes.blocks import RATE, MaskingCollator, Order, grouped
-from bench.ten_minutes.clock import Stopwatch, TrainingLock
 from bench.ten_minutes.held_out import OBJECTIVE, HeldOutScores
 from bench.ten_minutes.pretraining import EvaluatorConfig, ended, speed
 from bertsmith.encoders import bert
@@ -31,6 +30,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
 from bertsmith.system.devices import choose_device, measure_peak_flops
 from bertsmith.system.durable import Disk
+from bertsmith.training.clock import Stopwatch, TrainingLock
 from bertsmith.training.pretrain_data import VOCAB_MULTIPLE, PretrainData
 from bertsmith.training.roofline import flops_per_token
 from bertsmith.training.signals import StopSignal

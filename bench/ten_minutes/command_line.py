@@ -248,10 +248,10 @@ def _text(options: argparse.Namespace) -> None:
 
 
 def _pretrain(options: argparse.Namespace) -> None:
-    from bench.ten_minutes.clock import TrainingLock, stop_after
     from bench.ten_minutes.contestants import before, recipe_of
     from bench.ten_minutes.pretraining import pretrain
     from bench.ten_minutes.results import MODEL
+    from bertsmith.training.clock import TrainingLock, stop_after
 
     after = before(options.name, recipe=options.recipe, after=options.after)
     start = [f"start={options.output / after / MODEL}"] if after else []
@@ -273,9 +273,9 @@ def _pretrain(options: argparse.Namespace) -> None:
 
 
 def _proxies(options: argparse.Namespace) -> None:
-    from bench.ten_minutes.clock import stop_after
     from bench.ten_minutes.proxies import run_all, table, variants
     from bench.ten_minutes.results import RESULT
+    from bertsmith.training.clock import stop_after
 
     chosen = variants(options.file, options.only)
     names = ("data", "minutes", "seed", "eval_rows", "eval_data", "device")
@@ -290,7 +290,7 @@ def _proxies(options: argparse.Namespace) -> None:
 
 def _baseline(options: argparse.Namespace) -> None:
     from bench.ten_minutes.baseline import Settings, baseline
-    from bench.ten_minutes.clock import TrainingLock, stop_after
+    from bertsmith.training.clock import TrainingLock, stop_after
 
     names = ("size", "minutes", "rate", "rows", "length", "warmup", "dropout", "weight_decay", "seed")
     settings = Settings(**{name: getattr(options, name) for name in names})
@@ -305,8 +305,8 @@ def _baseline(options: argparse.Namespace) -> None:
 
 
 def _tasks(options: argparse.Namespace) -> None:
-    from bench.ten_minutes.clock import stop_after
     from bench.ten_minutes.tasks import FinetuneOptions, chosen_tasks, fine_tune
+    from bertsmith.training.clock import stop_after
     from bertsmith.training.sweep import parse_learning_rates
 
     finetune_options = FinetuneOptions(
@@ -326,7 +326,7 @@ def _tasks(options: argparse.Namespace) -> None:
 
 def _ablations(options: argparse.Namespace) -> None:
     from bench.ten_minutes.ablations import Plan, run_studies
-    from bench.ten_minutes.clock import stop_after
+    from bertsmith.training.clock import stop_after
 
     names = ("data", "tasks", "output", "steps", "seeds", "together", "jobs", "device")
     lists = {"chosen": tuple(options.task), "changes": tuple(options.set), "tuning": tuple(options.tune)}

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from bertsmith import recipes
 from bertsmith.errors import ConfigError
 from bertsmith.training.recipe import Recipe, with_overrides
-
-NEVER = 10**9  # steps
+from bertsmith.training.timed import BY_THE_CLOCK
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,5 @@ def recipe_of(name: str, *, recipe: str, changes: Sequence[str], minutes: float,
     if not recipe and name not in TABLE:
         raise ConfigError(f"{name} is not a contestant: {', '.join(TABLE)}; any other name needs --recipe")
     contestant = Contestant(recipe) if recipe else TABLE[name]
-    # evaluation follows the clock, and a run is saved when it stops or ends
-    fixed = [f"minutes={minutes}", f"seed={seed}", "eval_every=1", f"save_every={NEVER}"]
+    fixed = [f"minutes={minutes}", f"seed={seed}", *BY_THE_CLOCK]
     return with_overrides(recipes.find(contestant.recipe), [*contestant.changes, *changes, *fixed])

@@ -29,12 +29,12 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.studies.ablations import Candidate
+from bertsmith.studies.lineage.judge import MASK_RATE, mask_tokens, ordinary_ids
 from bertsmith.system.devices import choose_device
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.pretrain_data import PretrainData
 from bertsmith.types import Batch, Row
 
-MASK_RATE, MASK_SHARE, KEEP_SHARE = 0.15, 0.8, 0.1
 MIN_PIECES = 8  # of a row; shorter ones carry too little signal
 BATCH_SIZE = 64  # rows
 OBJECTIVE, CAUSAL = "masked_lm", "causal_lm"
@@ -85,7 +85,7 @@ class HeldOutEvaluator:
         elif words:
             mask_row = partial(_mask_words, continues=_continues(tokenizer))
         else:
-            mask_row = partial(_mask_pieces, ordinary=_ordinary(tokenizer))
+            mask_row = partial(mask_tokens, ordinary=ordinary_ids(tokenizer))
         examples = [mask_row(row, tokenizer, generator) for row in _rows(data, split, length=length, count=rows)]
         examples = [example for example in examples if len(example[1])]
         if not examples:
@@ -169,26 +169,6 @@ def _framed(tokens: NDArray[Any], single: tuple[Any, ...]) -> Row:
         offsets=np.zeros((size, 2), np.int32),
         words=np.zeros(size, np.int32),
     )
-
-
-def _ordinary(tokenizer: Tokenizer) -> NDArray[np.int64]:
-    """Token ids from which random replacements are drawn."""
-    return np.setdiff1d(np.arange(tokenizer.vocab_size), list(tokenizer.special_ids))
-
-
-def _mask_pieces(
-    row: Row, tokenizer: Tokenizer, generator: np.random.Generator, *, ordinary: NDArray[np.int64]
-) -> tuple[Row, NDArray[np.int64], NDArray[np.int64]]:
-    """The row with masked pieces, their positions and their labels."""
-    candidates = (row.sequence_ids == 0) & (row.ids != tokenizer.unknown_id)
-    positions = np.flatnonzero(candidates & (generator.random(len(row)) < MASK_RATE))
-    labels, draws = row.ids[positions].astype(np.int64), generator.random(len(positions))
-    other = ordinary[generator.integers(len(ordinary), size=len(positions))]
-    ids = row.ids.copy()
-    ids[positions] = np.where(
-        draws < MASK_SHARE, tokenizer.mask_id, np.where(draws < MASK_SHARE + KEEP_SHARE, labels, other)
-    )
-    return replace(row, ids=ids), positions, labels
 
 
 def _next_pieces(

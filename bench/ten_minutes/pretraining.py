@@ -10,33 +10,31 @@ from collections import deque
 from collections.abc import Container, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.ten_minutes import results
-from bench.ten_minutes.clock import Stopwatch, TrainingLock
 from bench.ten_minutes.held_out import CAUSAL, OBJECTIVE, HeldOutEvaluator
 from bertsmith import config
 from bertsmith.errors import ConfigError
-from bertsmith.reports.run_history import CHECKPOINTS
-from bertsmith.system.devices import choose_device
-from bertsmith.system.durable import Disk
-from bertsmith.training.distributed import World, join_process_group
+from bertsmith.training.clock import TrainingLock
 from bertsmith.training.log import NAME as EVENTS
 from bertsmith.training.log import last_of_each_step, read_events
-from bertsmith.training.loop import run_training
-from bertsmith.training.pretrain import PretrainRun, make_trainer, resolve_auto
-from bertsmith.training.pretrain_data import PretrainData, PretrainLoader
+from bertsmith.training.pretrain_data import PretrainData
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.run import Evaluation, memory_advice
-from bertsmith.training.signals import StopSignal
-from bertsmith.training.step import Step
-from bertsmith.training.trainer import Trainer
+from bertsmith.training.run import Evaluation
+from bertsmith.training.timed import (
+    TimedRun,
+    TimedTrainer,
+    calls,
+    compile_times,
+    remove_checkpoints,
+    timed_run,
+    train_timed,
+)
 
 EVAL_PREFIX = "held_out/"  # of held-out metrics in the log of a run
 NEXT_SENTENCE = "next_sentence"
-CALLS = "calls.json"
 POINTS = 20  # of a curve
 FREQUENCIES = "unigram"  # loss of predicting words by their frequency
 LEFT = 1.5  # nats below the unigram loss at which the second plateau is left
@@ -62,83 +60,26 @@ class EvaluatorConfig:
         return HeldOutEvaluator.of(held_out, length=self.length, rows=self.rows, seed=self.seed, objective=objective)
 
 
-class TimedTrainer(Trainer):
-    """A trainer that records its compile time and its elapsed training time."""
-
-    compile_seconds: float | None = None  # of the first step of this call
-    lock = TrainingLock()
-
-    def __next__(self) -> Step:
-        if self._warm:
-            return super().__next__()
-        if not self.forward_backward.compiles:
-            self._acquire_lock()
-            return super().__next__()
-        began = self._clock()
-        step = super().__next__()
-        # up to the start of the training clock, so that no second counts twice
-        self.compile_seconds = self._began - began
-        self._acquire_lock()
-        return step
-
-    def _acquire_lock(self) -> None:
-        assert isinstance(self._clock, Stopwatch)
-        with self._clock.paused():
-            self.lock.acquire(lambda: self.stop_signal.requested)
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds of training so far, earlier calls included."""
-        return self._elapsed()
-
-
 @dataclass(kw_only=True)
-class Contest(PretrainRun):
-    """A run evaluated at fixed intervals of training time."""
+class Contest(TimedRun):
+    """A run evaluated on the rows of all contestants."""
 
-    evaluator: HeldOutEvaluator | None = None
-    watch: Stopwatch | None = None
-    every: float = 30.0
-    due: float = 0.0  # training seconds of the next evaluation
+    evaluator: HeldOutEvaluator
 
-    def evaluate(self) -> Evaluation | None:
-        """Called after every step; None before the next evaluation is due."""
-        assert isinstance(self.trainer, TimedTrainer)
-        assert self.watch is not None
-        if not self.due:  # the first step of this call
-            with self.watch.paused():
-                self._note_call(self.trainer.compile_seconds)
-            self.due = self.trainer.seconds // self.every * self.every + self.every
-        if self.trainer.elapsed < self.due:
-            return None
-        self.watch.wait()
-        seconds = self.trainer.elapsed
-        self.due = seconds // self.every * self.every + self.every
-        with self.watch.paused():
-            numbers = self.numbers(seconds)
+    def measure(self, seconds: float) -> Evaluation:
+        """One point of the curve."""
+        numbers = self.numbers(seconds)
         summary = " · ".join(f"{name.removeprefix(EVAL_PREFIX)} {value:.4g}" for name, value in numbers.items())
         return Evaluation({f"{EVAL_PREFIX}{name}": value for name, value in numbers.items()}, 0.0, summary)
 
-    def _note_call(self, seconds: float | None) -> None:
-        """Records this call; calls killed before they saved are dropped with their steps."""
-        first = self.trainer.steps_done
-        kept = [call for call in calls(self.folder) if call["step"] < first]
-        results.write(self.folder / CALLS, {"calls": [*kept, {"step": first, "compile_seconds": seconds}]})
-
     def numbers(self, seconds: float) -> dict[str, float]:
-        """One point of the curve."""
-        assert self.evaluator is not None
+        """The numbers of a point of the curve."""
         result = {"seconds": seconds, "step": self.trainer.steps_done, "tokens": self.trainer.tokens}
         scores = self.evaluator.evaluate_model(self.model, self.trainer.world.device)
         result |= asdict(scores) if scores else {}
         if NEXT_SENTENCE in self.config.objectives and self.held_out:
             result[NEXT_SENTENCE] = self.trainer.evaluate(self.held_out).accuracies[NEXT_SENTENCE]
         return result
-
-    def write_model(self, name: str, numbers: Mapping[str, float]) -> None:
-        """Writes only the last model: writing others would cost time."""
-        if name == results.MODEL:
-            super().write_model(name, {})
 
 
 def pretrain(
@@ -166,56 +107,29 @@ def pretrain(
     if known is not None:
         return known
     with ExitStack() as stack:
-        world = stack.enter_context(join_process_group(choose_device(device)))
-        stopper = stack.enter_context(StopSignal())
-        recipe, measured = resolve_auto(recipe, folder, world)
-        feeder = PretrainLoader(recipe, opened.packing(recipe), world, source=opened.folder)
-        stack.callback(feeder.close)
-        watch = Stopwatch(world.device)
-        run = Contest(
-            config=recipe,
-            folder=folder,
-            tokenizer=opened.tokenizer,
-            trainer=_trainer(recipe, opened, feeder, world, stopper, watch),
-            loader=feeder,
-            eval_every=recipe.eval_every,
-            data=opened,
-            held_out=opened.held_out(recipe, world),
-            measured=measured,
-            evaluator=evaluator_config.build(opened, CAUSAL if CAUSAL in recipe.objectives else OBJECTIVE),
-            watch=watch,
-            every=evaluator_config.every,
-        )
+        evaluator = evaluator_config.build(opened, CAUSAL if CAUSAL in recipe.objectives else OBJECTIVE)
+        fields = {"evaluator": evaluator, "every": evaluator_config.every}
+        run = timed_run(Contest, stack, recipe, opened, folder, device=device, **fields)
         if lock is not None:
+            assert isinstance(run.trainer, TimedTrainer)
             run.trainer.lock = lock
             stack.callback(lock.close)
-        with memory_advice(recipe.micro_batch_size or recipe.batch_size, "rows"):
-            run_training(run, quiet=quiet)
-            last = run.numbers(run.trainer.seconds)
+        train_timed(run, quiet=quiet)
+        last = run.numbers(run.trainer.seconds)
         about = dict(run.facts)
         if lock is not None:  # first measured while other runs used the device; now this run is alone
             about["peak_flops"] = max(about["peak_flops"], run.peak_flops())
         result = _result(name, run, about, last, evaluator_config)
         results.write(folder / results.RESULT, result if earlier is None else joined(earlier, result))
-        Disk().remove_folder(folder / CHECKPOINTS)
+        remove_checkpoints(folder)
         return results.read(folder / results.RESULT) or result
-
-
-def _trainer(
-    recipe: Recipe, data: PretrainData, feeder: PretrainLoader, world: World, stopper: StopSignal, watch: Stopwatch
-) -> TimedTrainer:
-    trainer = make_trainer(recipe, data, feeder, world, stopper, make=partial(TimedTrainer, clock=watch))
-    assert isinstance(trainer, TimedTrainer)
-    return trainer
 
 
 def _result(
     name: str, run: Contest, about: Mapping[str, Any], last: Mapping[str, Any], evaluator_config: EvaluatorConfig
 ) -> dict[str, Any]:
-    assert run.evaluator is not None
     trainer, events = run.trainer, read_events(run.folder / EVENTS)
-    recorded = calls(run.folder)
-    compiled = [call["compile_seconds"] for call in recorded if call["compile_seconds"] is not None]
+    recorded, compiled = calls(run.folder), compile_times(run.folder)
     return {
         "name": name,
         "code": "bertsmith",
@@ -282,12 +196,6 @@ def speed(tokens: int, seconds: float, steps: int, untimed: int, about: Mapping[
     """Tokens per second and MFU, without the steps that were not timed."""
     rate = tokens * (steps - untimed) / max(steps, 1) / max(seconds, 1e-9)
     return {"tokens_per_second": rate, "share_of_peak": rate * about["flops_per_token"] / about["peak_flops"]}
-
-
-def calls(folder: Path) -> list[dict[str, Any]]:
-    """The first step of each call so far and its compile time; None without compilation."""
-    result: list[dict[str, Any]] = (results.read(folder / CALLS) or {"calls": []})["calls"]
-    return result
 
 
 def ended(points: list[dict[str, Any]], last: Mapping[str, Any]) -> list[dict[str, Any]]:

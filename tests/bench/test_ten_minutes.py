@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -411,9 +412,10 @@ def test_compilation_is_not_counted(base: Path) -> None:
 
     On a busy machine too, where time passes after each look at the clock: none of it counts as compiling and learning.
     """
-    from bench.ten_minutes.clock import Stopwatch
     from bench.ten_minutes.contestants import recipe_of
-    from bench.ten_minutes.pretraining import _trainer
+    from bertsmith.training.clock import Stopwatch
+    from bertsmith.training.pretrain import make_trainer
+    from bertsmith.training.timed import TimedTrainer
 
     class Busy(Stopwatch):
         def __call__(self) -> float:
@@ -425,7 +427,9 @@ def test_compilation_is_not_counted(base: Path) -> None:
     recipe = data.with_vocabulary(recipe_of("quick", recipe="", changes=SMALL_TASKS, minutes=1, seed=0))
     world = World()
     feeder = PretrainLoader(recipe, data.packing(recipe), world)
-    trainer = _trainer(recipe, data, feeder, world, StopSignal(), Busy(world.device))
+    make = partial(TimedTrainer, clock=Busy(world.device))
+    trainer = make_trainer(recipe, data, feeder, world, StopSignal(), make)
+    assert isinstance(trainer, TimedTrainer)
     trainer.forward_backward.compiles = True
     trainer.batches = lambda step: (time.sleep(0 if step else 1), feeder(step))[1]
     before = time.monotonic()
@@ -438,7 +442,7 @@ def test_compilation_is_not_counted(base: Path) -> None:
 
 
 def test_runs_with_a_lock_train_one_at_a_time(tmp_path: Path) -> None:
-    from bench.ten_minutes.clock import TrainingLock
+    from bertsmith.training.clock import TrainingLock
 
     first, second, gone = (TrainingLock(tmp_path / "lock") for _ in range(3))
     first.acquire(lambda: False)
@@ -452,7 +456,7 @@ def test_runs_with_a_lock_train_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_stopwatch_can_be_paused() -> None:
-    from bench.ten_minutes.clock import Stopwatch, stop_after
+    from bertsmith.training.clock import Stopwatch, stop_after
 
     watch, began = Stopwatch(torch.device("cpu")), time.monotonic()
     before = watch()

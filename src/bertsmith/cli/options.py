@@ -241,6 +241,11 @@ def field_names(text: str) -> Any:
     return tuple(name.strip() for name in text.split(",") if name.strip()) or None
 
 
+def words(text: str) -> tuple[str, ...]:
+    """`a,b` as a tuple."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
 def given(**values: Any) -> dict[str, Any]:
     """The options that were passed on the command line."""
     return {name: value for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Studies, which train many models and print one table: features, ablate, lm-features, sample-efficiency."""
+"""Studies, which train many models and print one table: features, ablate, lm-features, sample-efficiency, lineage."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ START_HELP = "Model folder or run to start from; may be repeated."
 CHANGES_HELP = "Settings of fine-tuning, e.g. learning_rate=1e-4; of one model: from-scratch:learning_rate=1e-3."
 TABLES_HELP = "position, models, layers, mix (its regularisation) or injection (input, output, both)."
 SIZES_HELP = "Numbers of labelled training examples; all: every one."
+LINEAGE_TASK_HELP = "Task, e.g. glue/cola, conll/conll2003, squad/1.1, classification; may be repeated."
+LINEAGE_DATA_HELP = "Folder of a task, or of all tasks; may be repeated."
+LINEAGE_SET_HELP = "Settings of fine-tuning, for all or for one model or task, e.g. bert:epochs=5; may be repeated."
+LINEAGE_MODELS_HELP = "Rows of the table, e.g. word-vectors,elmo,gpt,bert."
+PAIRS_HELP = "Parallel text for CoVe: a table with source and target, or two line-aligned files (repeat the option)."
+ONLY_HELP = "Only these parts, e.g. text,pretrain/bert,tasks/bert."
+SENTENCE_HELP = "For example predictions: a sentence with one *marked* word; may be repeated."
+STOP_HELP = "Save and exit after so many seconds, with exit status 75; the same command resumes."
 StudyFolder = Annotated[Path, opt.output("DIR", "Folder of the study; finished runs in it are skipped.")]
 
 
@@ -158,3 +166,50 @@ def sample_efficiency(
     options |= {"from_scratch": from_scratch, "quiet": quiet, "report": opt.reporter(quiet)}
     result = study(named_models(model), task, files, output, changes=overrides or [], **options)
     opt.print_result(result, as_json, lambda: sample_efficiency_report.show(result))
+
+
+@app.command()
+def lineage(
+    text: Annotated[list[str], typer.Option("--text", metavar="FILE", help=opt.CORPUS_HELP)],
+    task: Annotated[list[str], typer.Option("--task", "-t", metavar="TASK", help=LINEAGE_TASK_HELP)],
+    data: Annotated[list[str], opt.option("--data", LINEAGE_DATA_HELP, "[TASK=]DIR")],
+    output: StudyFolder,
+    minutes: Annotated[float, typer.Option(help="Minutes of pre-training of each model.")] = 10.0,
+    size: Annotated[str, typer.Option(help="quick: for one GPU; tiny: for a CPU.")] = "quick",
+    models: Annotated[str, typer.Option(metavar="A,B,...", help=LINEAGE_MODELS_HELP, show_default="all")] = "",
+    pairs: Annotated[list[str] | None, typer.Option("--pairs", metavar="FILE", help=PAIRS_HELP)] = None,
+    vocab_size: Annotated[int, typer.Option(help="Size of each vocabulary; 0: 32,768, tiny 8,192.")] = 0,
+    held_out: Annotated[float, typer.Option(help="Share of documents that models are judged on.")] = 0.01,
+    settings: Annotated[list[str] | None, opt.option("--set", LINEAGE_SET_HELP, "[MODEL|TASK:]SETTING=VALUE")] = None,
+    learning_rates: Annotated[
+        str, typer.Option(metavar="A,B,...", help="Learning rates of fine-tuning to try; the best on dev counts.")
+    ] = "",
+    seeds: Annotated[int, opt.at_least(1, "Fine-tuning runs of each model on each task.")] = 3,
+    sentence: Annotated[list[str] | None, typer.Option("--sentence", metavar="TEXT", help=SENTENCE_HELP)] = None,
+    only: Annotated[str, typer.Option(metavar="PART,...", help=ONLY_HELP)] = "",
+    stop_after: Annotated[float, typer.Option(metavar="SECONDS", help=STOP_HELP)] = 0.0,
+    keep: Annotated[bool, opt.option("--keep", "Keep the fine-tuned models.")] = False,
+    workers: opt.Workers = None,
+    jobs: Annotated[int, opt.at_least(1, "Fine-tuning runs in parallel, on a GPU with enough memory.")] = 1,
+    device: opt.Device = "auto",
+    quiet: opt.Quiet = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Compare all models from word vectors to ELECTRA: the same text, the same minutes, the same tasks, one table."""
+    from bertsmith.studies.ablations import trials
+    from bertsmith.studies.lineage.settings import LineageConfig, split_changes
+    from bertsmith.studies.lineage.study import lineage as study
+    from bertsmith.studies.lineage.table import show
+    from bertsmith.training.sweep import parse_learning_rates
+
+    of_models, of_tasks = split_changes(settings or [])
+    given: dict[str, Any] = {"minutes": minutes, "vocab_size": vocab_size, "held_out": held_out, "seeds": seeds}
+    given |= {"pairs": tuple(pairs or ()), "models": opt.words(models), "keep": keep, "workers": workers}
+    given |= {"jobs": jobs, "device": device, "changes": tuple(of_models), "size": size}
+    given |= {"learning_rates": tuple(parse_learning_rates(learning_rates))}
+    given |= {"sentences": tuple(sentence)} if sentence else {}
+    chosen = LineageConfig(text=tuple(text), tasks=tuple(trials(task, data, of_tasks)), output=output, **given)
+    quiet = quiet or as_json
+    how: dict[str, Any] = {"only": opt.words(only), "stop_seconds": stop_after, "quiet": quiet}
+    result = study(chosen, **how, report=opt.reporter(quiet))
+    opt.print_result(result, as_json, lambda: show(result))

@@ -1,4 +1,4 @@
-"""Clocks of the benchmark: a stopwatch that pauses outside training steps, a training lock and a time limit."""
+"""Clocks of timed runs: a stopwatch that pauses outside training steps, a training lock and a time limit."""
 
 from __future__ import annotations
 

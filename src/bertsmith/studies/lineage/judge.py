@@ -1,0 +1,178 @@
+"""The judge: nats per byte of the same held-out texts for every model, where its objective gives a probability of text.
+
+Likelihood: every token is predicted from those before it (GPT-1, ULMFiT), or by each direction of a bidirectional
+language model, of which the mean is taken (ELMo). A word outside of a vocabulary costs its unknown token plus ln 256
+for each of its bytes, so that the sum is the length of a code for the text. Masked: 15 % of the tokens are predicted
+from both sides, as in pre-training: not a likelihood, and comparable with other masked models only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from bertsmith.data.collate import collate
+from bertsmith.inference.predictor import Predictor
+from bertsmith.objectives.objective import at_least_float32
+from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.types import Encoded, Row
+
+Kind = Literal["likelihood", "likelihood of both directions", "masked"]
+CAUSAL, BOTH, MASKED = "causal_lm", "bidirectional_lm", "masked_lm"
+BYTE = math.log(256)  # nats of one byte of an unknown word
+MASK_RATE, MASK_SHARE, KEEP_SHARE = 0.15, 0.8, 0.1
+WINDOW = 128  # tokens of a row
+ROWS = 16  # of a batch
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a model makes of the held-out texts."""
+
+    kind: Kind
+    nats_per_byte: float
+    tokens: int  # that were predicted
+    unknown_bytes: float  # share of the bytes in words outside of the vocabulary
+
+
+def judge(predictor: Predictor, texts: Sequence[str]) -> dict[str, object] | None:
+    """The figure of a pre-trained model; None if none of its objectives predicts tokens of text."""
+    heads = predictor.model.objectives
+    if CAUSAL in heads:
+        return asdict(_causal(predictor, texts))
+    if BOTH in heads:
+        return asdict(_both_directions(predictor, texts))
+    if MASKED in heads:
+        return asdict(_masked(predictor, texts))
+    return None
+
+
+class _Sum:
+    """Nats and bytes of predicted tokens; an unknown word costs its spelling too."""
+
+    def __init__(self, unknown: int) -> None:
+        self.unknown, self.nats, self.bytes, self.unknown_bytes, self.tokens = unknown, 0.0, 0, 0, 0
+
+    def add(self, ids: NDArray[np.int64], sizes: NDArray[np.int64], nats: NDArray[np.float64]) -> None:
+        """Tokens with their bytes and nats."""
+        out_of_vocabulary = int(sizes[ids == self.unknown].sum())
+        self.nats += float(nats.sum()) + BYTE * out_of_vocabulary
+        self.bytes, self.tokens = self.bytes + int(sizes.sum()), self.tokens + len(ids)
+        self.unknown_bytes += out_of_vocabulary
+
+    def judgement(self, kind: Kind) -> Judgement:
+        size = max(self.bytes, 1)
+        return Judgement(kind, self.nats / size, self.tokens, self.unknown_bytes / size)
+
+
+def token_bytes(text: str, encoded: Encoded) -> NDArray[np.int64]:
+    """The bytes of each token in UTF-8 [L], without white space."""
+    pieces = (text[start:end] for start, end in encoded.offsets.tolist())
+    return np.array([len("".join(piece.split()).encode("utf-8", "replace")) for piece in pieces], np.int64)
+
+
+def _causal(predictor: Predictor, texts: Sequence[str]) -> Judgement:
+    total = _Sum(predictor.tokenizer.unknown_id)
+    for text, scored in zip(texts, predictor.score(list(texts)), strict=True):
+        encoded = predictor.tokenizer.encode(text)
+        nats = np.array([np.nan if one["surprisal"] is None else one["surprisal"] for one in scored["tokens"]])
+        known = ~np.isnan(nats)
+        total.add(encoded.ids[known].astype(np.int64), token_bytes(text, encoded)[known], nats[known])
+    return total.judgement("likelihood")
+
+
+@torch.no_grad()
+def _both_directions(predictor: Predictor, texts: Sequence[str]) -> Judgement:
+    """Tokens inside of a window are predicted twice: from those before them and from those after them."""
+    model, total = predictor.model, _Sum(predictor.tokenizer.unknown_id)
+    for rows, sizes in _batches(predictor, texts):
+        inside = [np.arange(1, len(row) - 1) for row in rows]
+        positions = np.concatenate([index * WINDOW + some for index, some in enumerate(inside)])
+        batch = collate(rows, length=WINDOW, padding_id=predictor.tokenizer.padding_id).to(predictor.device)
+        every = torch.arange(batch.input_ids.numel(), device=predictor.device)
+        logits = at_least_float32(model.predict(batch.replace(indices={BOTH: every}), BOTH))
+        forward_TV, backward_TV = logits.chunk(2)
+        at = torch.from_numpy(positions).to(predictor.device)
+        labels = batch.input_ids.flatten()[at]
+        flat = np.zeros(batch.input_ids.numel(), np.int64)
+        for index, size in enumerate(sizes):
+            flat[index * WINDOW : index * WINDOW + len(size)] = size
+        for logits_TV, before in ((forward_TV, at - 1), (backward_TV, at + 1)):
+            nats = F.cross_entropy(logits_TV[before], labels, reduction="none").double().cpu().numpy()
+            total.add(labels.cpu().numpy(), flat[positions], nats)
+    return total.judgement("likelihood of both directions")
+
+
+@torch.no_grad()
+def _masked(predictor: Predictor, texts: Sequence[str]) -> Judgement:
+    tokenizer, total = predictor.tokenizer, _Sum(predictor.tokenizer.unknown_id)
+    generator, ordinary = np.random.default_rng(0), ordinary_ids(tokenizer)
+    for rows, sizes in _batches(predictor, texts):
+        masked = [mask_tokens(row, tokenizer, generator, ordinary=ordinary) for row in rows]
+        kept = [(one, size) for one, size in zip(masked, sizes, strict=True) if len(one[1])]
+        if not kept:
+            continue
+        read = {MASKED: [positions for (_, positions, _), _ in kept]}
+        batch = collate(
+            [row for (row, _, _), _ in kept],
+            length=WINDOW,
+            padding_id=tokenizer.padding_id,
+            indices=read,
+            shape=(len(kept), len(kept), sum(map(len, read[MASKED]))),
+        ).to(predictor.device)
+        labels = np.concatenate([labels for (_, _, labels), _ in kept])
+        logits_RV = at_least_float32(predictor.model.predict(batch, MASKED))
+        target = torch.from_numpy(labels).to(predictor.device)
+        nats = F.cross_entropy(logits_RV, target, reduction="none").double().cpu().numpy()
+        total.add(labels, np.concatenate([size[positions] for (_, positions, _), size in kept]), nats)
+    return total.judgement("masked")
+
+
+def _batches(predictor: Predictor, texts: Sequence[str]) -> Iterator[tuple[list[Row], list[NDArray[np.int64]]]]:
+    """Windows of the texts with their special tokens, and the bytes of each token; those of special tokens are 0."""
+    rows, sizes = list[Row](), list[NDArray[np.int64]]()
+    tokenizer = predictor.tokenizer
+    specials = sum(isinstance(part, int) for part in tokenizer.frame_ids.single)
+    room = WINDOW - specials
+    for text in texts:
+        encoded = tokenizer.encode(text)
+        size = token_bytes(text, encoded)
+        for start in range(0, len(encoded), room):
+            row = tokenizer.frame(encoded.part(start, start + room), max_length=WINDOW)
+            of_row = np.zeros(len(row), np.int64)
+            of_row[row.sequence_ids == 0] = size[start : start + room]
+            if len(row) > specials + 2:
+                rows.append(row)
+                sizes.append(of_row)
+            if len(rows) == ROWS:
+                yield rows, sizes
+                rows, sizes = [], []
+    if rows:
+        yield rows, sizes
+
+
+def ordinary_ids(tokenizer: Tokenizer) -> NDArray[np.int64]:
+    """Token ids from which random replacements are drawn."""
+    return np.setdiff1d(np.arange(tokenizer.vocab_size), list(tokenizer.special_ids))
+
+
+def mask_tokens(
+    row: Row, tokenizer: Tokenizer, generator: np.random.Generator, *, ordinary: NDArray[np.int64]
+) -> tuple[Row, NDArray[np.int64], NDArray[np.int64]]:
+    """The row with 15 % of its tokens masked, unchanged or replaced (80/10/10), their positions and their labels."""
+    candidates = (row.sequence_ids == 0) & (row.ids != tokenizer.unknown_id)
+    positions = np.flatnonzero(candidates & (generator.random(len(row)) < MASK_RATE))
+    labels, draws = row.ids[positions].astype(np.int64), generator.random(len(positions))
+    other = ordinary[generator.integers(len(ordinary), size=len(positions))]
+    ids = row.ids.copy()
+    ids[positions] = np.where(
+        draws < MASK_SHARE, tokenizer.mask_id, np.where(draws < MASK_SHARE + KEEP_SHARE, labels, other)
+    )
+    return replace(row, ids=ids), positions, labels
