@@ -155,6 +155,9 @@ BY_VERB = {
     ("sample-efficiency", "sizes"): ["2", "2,all"],
     ("sample-efficiency", "seeds"): ["1"],
     ("sample-efficiency", "min_steps"): ["0", "2"],
+    ("lineage", "text"): ["missing"],  # a whole study takes minutes: its command lines are only read
+    ("lineage", "task"): ["no-task"],
+    ("lineage", "data"): ["missing"],
 }
 VALID_SETTINGS = {"train": ["min_count=1"], "ablate": ["epochs=0.2", "batch_size=4"]}
 SETTINGS = {  # always given, so that a run is short

@@ -99,6 +99,10 @@ EXAMPLES = {
         "bertsmith sample-efficiency -m MODEL -t glue/sst-2 --data GLUE -o labels",
         "bertsmith sample-efficiency -m A -m B --from-scratch -t tuning.toml -o out",
     ),
+    "lineage": (
+        "bertsmith lineage --text wiki/ -t glue/cola --data GLUE --minutes 10 -o out",
+        "bertsmith lineage --text a.txt -t tagging --data D --size tiny --minutes 1 -o out",
+    ),
     "predict": (
         "bertsmith predict reviews --file new.csv -o predictions.csv",
         "bertsmith predict reviews --file new.jsonl max_length=256",

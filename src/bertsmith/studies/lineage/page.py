@@ -2,9 +2,221 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from bertsmith.reports import html
+from bertsmith.reports.terminal_runs import mean_and_deviation
+from bertsmith.studies.lineage.charts import Bar, bars, curve, figures, key
+from bertsmith.studies.lineage.models import Idea
+from bertsmith.studies.lineage.table import (
+    EMPTY,
+    MASKED,
+    Table,
+    added_columns,
+    caption,
+    cost_columns,
+    main_columns,
+    notes,
+)
 
-def write_page(table: Any, path: Path) -> None:
-    pass
+ASSETS = files("bertsmith.studies") / "assets"
+TITLE = "The lineage of language encoders"
+COLORS: dict[Idea, int] = {
+    **{"none": 9, "static": 0, "contextual": 6, "deep": 2},
+    **{"fine-tuned": 1, "bidirectional": 3, "more efficient": 4},
+}
+FILLED = {
+    "filled": "What fills the gap of the marked word, most likely first",
+    "filled by the generator": "What ELECTRA's generator fills in",
+    "next": "What comes next, from the words before the marked word",
+    "translated": "Translated",
+}
+
+
+def write_page(table: Table, path: Path) -> Path:
+    """Writes the page and returns its path."""
+    parts = {
+        "head": f'<h2>{TITLE}</h2><p class="faint">{escape(caption(table))}</p>',
+        "scores": _scores(table),
+        "bars": _bars(table),
+        "added": _added(table),
+        "curves": _curves(table),
+        "cost": _cost(table),
+        "sentences": _sentences(table),
+        "examples": _examples(table),
+        "facts": _facts(table),
+    }
+    return html.write(path, html.render_page(ASSETS, "lineage", title=TITLE, data=None, parts=parts))
+
+
+def _section(title: str, about: str, *contents: str) -> str:
+    return f'<h2>{escape(title)}</h2><p class="faint">{escape(about)}</p>{"".join(contents)}'
+
+
+def _scores(table: Table) -> str:
+    listed = "".join(f"<li>{escape(line)}</li>" for line in notes(table))
+    return html.table(*main_columns(table)) + (f'<ul class="notes">{listed}</ul>' if listed else "")
+
+
+def _bars(table: Table) -> str:
+    """The scores of each task, and the nats per byte."""
+    shown = [_task_bars(table, task) for task in table["tasks"]]
+    for title, unit, masked in (
+        ("Held-out text", "nats per byte, lower is better", False),
+        ("Held-out text, masked tokens", "nats per byte, not a likelihood", True),
+    ):
+        judged = [
+            Bar(row["title"], value, None, COLORS[row["idea"]], f"{value:.3f}")
+            for row in table["rows"]
+            if row["judgement"] and (row["judgement"]["kind"] == MASKED) is masked
+            for value in [row["judgement"]["nats_per_byte"]]
+        ]
+        shown += [bars(title, unit, judged)] if judged else []
+    ideas = {row["idea"]: COLORS[row["idea"]] for row in table["rows"]}
+    about = "Mean over the seeds with one standard deviation; the dashed line is the baseline without a model."
+    return _section("Scores", about, key(ideas), figures(shown))
+
+
+def _task_bars(table: Table, task: Mapping[str, Any]) -> str:
+    some = []
+    for row in table["rows"]:
+        cell = row["cells"].get(task["name"]) or {}
+        score, color = cell.get("score"), COLORS[row["idea"]]
+        if score is None:
+            some.append(Bar(row["title"], None, None, color, EMPTY))
+            continue
+        deviation = None if score["deviation"] is None else 100 * score["deviation"]
+        some.append(Bar(row["title"], 100 * score["mean"], deviation, color, mean_and_deviation(score)))
+    base = task["baseline"]["score"]
+    unit = f"{str(task['metric']).replace('_', ' ')}, %"
+    return bars(task["name"], unit, some, base=None if base is None else 100 * base)
+
+
+def _added(table: Table) -> str:
+    if not table["added"]:
+        return ""
+    headings, rows = added_columns(table)
+    about = (
+        "Each row is the difference from the model before it, in points; after ± the deviation of a difference of "
+        "independent runs. A difference that is not larger than its deviation says nothing."
+    )
+    return _section("What each idea added", about, f'<div class="added">{html.table(headings, rows)}</div>')
+
+
+def _curves(table: Table) -> str:
+    shown, seen = list[str](), set[str]()
+    for row in table["rows"]:
+        for name, stage in row["stages"].items():
+            curve_points = [(point["seconds"], point["loss"]) for point in stage["curve"]]
+            if name not in seen and len(curve_points) > 1:
+                shown.append(curve(name, stage["recipe"], curve_points, color=COLORS[row["idea"]]))
+            seen.add(name)
+    about = "Held-out loss over seconds of training, each with its own objective: the heights are not comparable."
+    return _section("Learning curves", about, figures(shown)) if shown else ""
+
+
+def _cost(table: Table) -> str:
+    about = (
+        "Minutes are minutes of training steps; compilation, evaluation and saving are not counted. FLOP are those of "
+        "matrix products in forward and backward. Fine-tuning: seconds of all tasks, one seed of each."
+    )
+    return _section("Cost", about, html.table(*cost_columns(table)))
+
+
+def _sentences(table: Table) -> str:
+    """Predictions of the pre-trained models for the same sentences."""
+    shown = [_kind(table, kind, title) for kind, title in FILLED.items()] + [_near(table), _contexts(table)]
+    about = "From the pre-trained models, before any task: " + " · ".join(table["sentences"])
+    return _section("The same sentences", about, *shown) if any(shown) else ""
+
+
+def _kind(table: Table, kind: str, title: str) -> str:
+    rows = [
+        [row["title"], *(_listed(answer) for answer in row["samples"][kind])]
+        for row in table["rows"]
+        if kind in row["samples"]
+    ]
+    return f"<h4>{escape(title)}</h4>{html.table(['Model', *table['sentences']], rows, wrap=True)}" if rows else ""
+
+
+def _listed(answer: str | Sequence[str]) -> str:
+    return answer if isinstance(answer, str) else ", ".join(answer) or EMPTY
+
+
+def _near(table: Table) -> str:
+    rows = [
+        [row["title"], word, _listed(words)]
+        for row in table["rows"]
+        for word, words in row["samples"].get("near", {}).items()
+    ]
+    heading = "<h4>The nearest words, whatever the sentence</h4>"
+    return f"{heading}{html.table(['Model', 'Word', 'Nearest'], rows, wrap=True)}" if rows else ""
+
+
+def _contexts(table: Table) -> str:
+    """Similarities of the marked words, each pair of sentences a column."""
+    count = len(table["sentences"])
+    pairs = [(one, other) for one in range(count) for other in range(one + 1, count)]
+    rows = []
+    for row in table["rows"]:
+        similarity = row["samples"].get("contexts")
+        if isinstance(similarity, list):
+            rows.append([row["title"], *(f"{similarity[one][other]:.2f}" for one, other in pairs)])
+    if not rows:
+        return ""
+    headings = ["Model", *(f"sentences {one + 1} and {other + 1}" for one, other in pairs)]
+    title = "How similar the vectors of the marked words are (cosine; static vectors of one word are equal: 1.00)"
+    return f"<h4>{escape(title)}</h4>{html.table(headings, rows)}"
+
+
+def _examples(table: Table) -> str:
+    """Predictions of the fine-tuned models for the same examples."""
+    parts = []
+    for task in table["tasks"]:
+        answers = {
+            row["title"]: cell["shown"]
+            for row in table["rows"]
+            if (cell := row["cells"].get(task["name"]) or {}).get("shown")
+        }
+        if not answers:
+            continue
+        headings = ["Example", "Label", *answers]
+        rows = [
+            [example["text"], example["gold"], *(shown[number] for shown in answers.values())]
+            for number, example in enumerate(task["shown"])
+        ]
+        parts.append(
+            f'<h4>{escape(task["name"])}</h4><div class="examples">{html.table(headings, rows, wrap=True)}</div>'
+        )
+    about = "The first dev examples of each task, after fine-tuning with the first seed."
+    return _section("The same examples", about, *parts) if parts else ""
+
+
+def _facts(table: Table) -> str:
+    """Texts, tokenizers and papers."""
+    texts = [
+        [
+            kind,
+            f"{facts['vocab_size']:,}",
+            f"{facts['tokens']:,}",
+            f"{facts['held_out_documents']:,}",
+            facts["data"][:16],
+        ]
+        for kind, facts in table["texts"].items()
+        if facts
+    ]
+    headings = ["Tokenizer", "Vocabulary", "Training tokens", "Held-out documents", "Data"]
+    papers = [[row["title"], row["paper"] or EMPTY, row["idea"], row["adds"]] for row in table["rows"]]
+    tasks = [
+        [task["name"], f"{task['train_examples']:,}", f"{task['dev_examples']:,}", task["baseline"]["description"]]
+        for task in table["tasks"]
+    ]
+    return (
+        "<details><summary>Models, texts and tasks</summary>"
+        f"{html.table(['Model', 'Paper', 'Idea', 'What it adds'], papers, wrap=True)}"
+        f"{html.table(headings, texts)}{html.table(['Task', 'Training', 'Dev', 'Baseline'], tasks)}</details>"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from bertsmith.model_io.checksums import read_checksums
 from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model_folder import save_model
 from bertsmith.reports.run_history import LAST
-from bertsmith.studies.lineage.models import STAGES, Stage, recipe_of
+from bertsmith.studies.lineage.models import STAGES, Size, Stage, recipe_of
 from bertsmith.studies.lineage.settings import PRETRAIN, TEXT, LineageConfig, is_part_finished, read_part, write_part
 from bertsmith.studies.lineage.text import SHARDS
 from bertsmith.training.log import NAME as EVENTS
@@ -33,8 +34,8 @@ from bertsmith.training.timed import (
     train_timed,
 )
 
-POINTS = 20  # of a curve
-EVAL_ROWS = 256
+POINTS = 12  # of a curve
+EVAL_ROWS: Mapping[Size, int] = {"tiny": 32, "quick": 512}
 POINT = "point/"  # of metrics in the log
 
 
@@ -50,7 +51,7 @@ def pretrain_stage(study: LineageConfig, name: str, *, quiet: bool) -> dict[str,
     _check_parts(study, stage)
     data = PretrainData.open(shards)
     start = str(model_of(study, stage.after)) if stage.after else ""
-    more = () if not stage.share else (*BY_THE_CLOCK, f"eval_rows={EVAL_ROWS}", "patience=0")
+    more = () if not stage.share else (*BY_THE_CLOCK, f"eval_rows={EVAL_ROWS[study.size]}", "patience=0")
     recipe = recipe_of(stage, minutes=study.minutes, seed=study.seed, start=start, more=more)
     recipe = data.with_vocabulary(recipe)
     key = {"settings": config.to_dict(recipe), "fingerprints": data.fingerprints}
