@@ -144,7 +144,7 @@ def _kind(table: Table, kind: str, title: str) -> str:
 
 
 def _listed(answer: str | Sequence[str]) -> str:
-    return answer if isinstance(answer, str) else ", ".join(answer) or EMPTY
+    return answer if isinstance(answer, str) else " · ".join(answer) or EMPTY
 
 
 def _near(table: Table) -> str:

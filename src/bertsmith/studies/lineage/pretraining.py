@@ -60,7 +60,7 @@ def pretrain_stage(study: LineageConfig, name: str, *, quiet: bool) -> dict[str,
         return known
     train = _train if stage.share else _initialize
     facts = train(study, stage, recipe, data, folder, quiet=quiet)
-    facts["model"] = weights_fingerprint(folder / LAST)
+    facts |= {"model": weights_fingerprint(folder / LAST), **_without_folder(key)}
     write_part(folder, _without_folder(key), facts)
     remove_checkpoints(folder)
     return facts
@@ -93,7 +93,7 @@ class LineageRun(TimedRun):
     def measure(self, seconds: float) -> Evaluation:
         """One point of the curve."""
         scores = self.trainer.evaluate(self.held_out) if self.held_out else None
-        loss = scores.loss if scores else float("nan")
+        loss = sum(scores.losses.values()) if scores else float("nan")  # without the weights of objectives
         point = {f"{POINT}seconds": seconds, f"{POINT}tokens": self.trainer.tokens, f"{POINT}loss": loss}
         terms = " · ".join(f"{name} {value:.3f}" for name, value in scores.losses.items()) if scores else ""
         return Evaluation(point, 0.0, f"held out {terms}")

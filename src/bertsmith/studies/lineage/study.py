@@ -85,18 +85,15 @@ def task_part(row: str, trial: Trial) -> str:
 class _Work:
     study: LineageConfig
     facts: Mapping[str, TaskFacts]  # by task
-    names: list[str]  # of all parts
-    chosen: list[str]
+    chosen: list[str]  # parts
     quiet: bool
     report: Report
     seconds: list[float] = field(default_factory=list)  # of the fine-tuning runs of this call
-    done: int = 0
 
     @classmethod
     def planned(cls, study: LineageConfig, only: Sequence[str], *, quiet: bool, report: Report) -> _Work:
         """Raises where a setting, a task or its data is wrong, before anything is trained."""
-        names = part_names(study)
-        chosen = chosen_parts(names, only)
+        chosen = chosen_parts(part_names(study), only)
         for name in study.stages():
             recipe_of(STAGES[study.size][name], minutes=study.minutes, seed=study.seed, start="", more=())
         folders = [trial.task for trial in study.tasks]
@@ -105,7 +102,7 @@ class _Work:
         facts = {trial.task: task_facts(trial) for trial in study.tasks}
         for row, reason in study.left_out().items():
             report(f"{row} is left out: it {reason}")
-        return cls(study, facts, names, chosen, quiet, report)
+        return cls(study, facts, chosen, quiet, report)
 
     def run(self) -> None:
         """All chosen parts in order; with several jobs all fine-tuning runs together."""
@@ -120,6 +117,7 @@ class _Work:
 
     def _text(self, kind: str) -> None:
         prepare_text(self.study, kind, quiet=self.quiet)
+        judged_texts(self.study)  # an error if there are too few
 
     def _pretrain(self, stage: str) -> None:
         pretrain_stage(self.study, stage, quiet=self.quiet)
@@ -150,14 +148,16 @@ class _Work:
             return
         for name, cell in cells:
             for run in cell.runs:
-                if run.result() is None:
-                    self._announce(f"{name}, {run}")
+                if run.result() is not None:
+                    run.run()  # removes a model that an interrupted call left
+                    continue
+                self._announce(f"{name}, {run}")
                 began = time.monotonic()
                 if "reason" in run.run(quiet=self.quiet):
                     self.report(f"{name} is left empty: {run.reason()}")
                     break
                 self.seconds.append(time.monotonic() - began)
-            self.write_table()
+                self.write_table()
 
     def _together(self, runs: Sequence[TaskRun]) -> None:
         """Runs in parallel, each in a silent process."""
@@ -185,22 +185,20 @@ class _Work:
         ]
 
     def _announce(self, name: str) -> None:
-        left = self._seconds_left()
-        about = f" · about {_clock(left)} left" if left is not None else ""
-        self.report(f"{name}{about}")
+        self.report(f"{name}{self._time_left()}")
 
-    def _seconds_left(self) -> float | None:
-        """The minutes of pre-training that are left, and as many seconds for each fine-tuning run as so far."""
+    def _time_left(self) -> str:
+        """Of pre-training, then of fine-tuning, where each run takes as long as those so far."""
         stages = [name.partition("/")[2] for name in self.chosen if name.startswith(f"{PRETRAIN}/")]
         left = [name for name in stages if not is_part_finished(self.study.folder(PRETRAIN, name))]
-        training = 60 * self.study.minutes * sum(STAGES[self.study.size][name].share for name in left)
+        if left:
+            seconds = 60 * self.study.minutes * sum(STAGES[self.study.size][name].share for name in left)
+            return f" · {_clock(seconds)} of pre-training left"
         named = {name for name in self.chosen if name.startswith(f"{TASKS}/")}
-        if left or not named:
-            return training or None
         if not self.seconds:
-            return None
+            return ""
         runs = [run for name, cell in self._cells() if name in named for run in cell.runs if run.result() is None]
-        return len(runs) * sum(self.seconds) / len(self.seconds)
+        return f" · about {_clock(len(runs) * sum(self.seconds) / len(self.seconds))} left"
 
     def write_table(self) -> dict[str, Any]:
         """Everything that is finished, as JSON, Markdown and a page."""

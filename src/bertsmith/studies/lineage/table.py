@@ -16,7 +16,8 @@ from bertsmith.studies.lineage.models import STAGES, LineageModel, stages_of
 from bertsmith.studies.lineage.settings import JUDGE, PRETRAIN, TEXT, LineageConfig, read_part
 from bertsmith.studies.lineage.tasks import Cell, TaskFacts
 
-EMPTY = "–"  # not finished, or not possible: the notes say which
+EMPTY, WAITING = "–", "…"  # there is none; not finished yet
+KINDS = {"likelihood": "likelihood", "likelihood of both directions": "both directions", "masked": "masked"}
 MASKED = "masked"
 Table = Mapping[str, Any]
 Rows = list[list[str]]
@@ -65,7 +66,6 @@ def _row(study: LineageConfig, name: str, model: LineageModel, cells: Mapping[tu
         "paper": model.paper,
         "idea": model.idea,
         "adds": model.adds,
-        "use": "features" if model.features else "fine-tuned",
         "stages": trained,
         **{one: sum(facts[one] for facts in trained.values()) if complete else None for one in sums},
         "parameters": sum(facts["parameters"] for facts in last.values()) if complete else None,
@@ -105,9 +105,9 @@ def _score(row: Table, task: str) -> Table | None:
 def main_columns(table: Table) -> tuple[list[str], Rows]:
     """One row for each model: minutes, nats per byte, scores in percent and their mean."""
     tasks = [task["name"] for task in table["tasks"]]
-    headings = ["Model", "Idea", "Minutes", "Nats/byte", *(_heading(task) for task in table["tasks"])]
+    headings = ["Model", "Idea", "Minutes", "Nats/byte", "Figure", *(_heading(task) for task in table["tasks"])]
     rows = [
-        [row["title"], row["idea"], _number(row["minutes"], "g"), _nats(row), *(_percent(row, task) for task in tasks)]
+        [row["title"], row["idea"], _number(row["minutes"], "g"), *_nats(row), *(_percent(row, task) for task in tasks)]
         for row in table["rows"]
     ]
     if len(tasks) > 1:
@@ -117,7 +117,7 @@ def main_columns(table: Table) -> tuple[list[str], Rows]:
             shown.append(f"{100 * sum(means) / len(means):.1f}" if len(means) == len(tasks) else EMPTY)
     baselines = [task["baseline"]["score"] for task in table["tasks"]]
     shown = [EMPTY if score is None else f"{100 * score:.1f}" for score in baselines]
-    rows.insert(0, ["(no model)", EMPTY, EMPTY, EMPTY, *shown, *([EMPTY] if len(tasks) > 1 else [])])
+    rows.insert(0, ["(no model)", *[EMPTY] * 4, *shown, *([EMPTY] if len(tasks) > 1 else [])])
     return headings, rows
 
 
@@ -126,17 +126,19 @@ def _heading(task: Table) -> str:
 
 
 def _percent(row: Table, task: str) -> str:
+    if row["cells"].get(task) is None:
+        return WAITING
     score = _score(row, task)
     return EMPTY if score is None else mean_and_deviation(score)
 
 
-def _nats(row: Table) -> str:
-    """Of a masked model in parentheses: it is not a likelihood."""
+def _nats(row: Table) -> list[str]:
+    """The figure and its kind; of a masked model in parentheses, since it is not a likelihood."""
     judgement = row["judgement"]
     if judgement is None:
-        return EMPTY
+        return [EMPTY, EMPTY]
     figure = f"{judgement['nats_per_byte']:.3f}"
-    return f"({figure})" if judgement["kind"] == MASKED else figure
+    return [f"({figure})" if judgement["kind"] == MASKED else figure, KINDS[judgement["kind"]]]
 
 
 def cost_columns(table: Table) -> tuple[list[str], Rows]:
@@ -152,7 +154,7 @@ def cost_columns(table: Table) -> tuple[list[str], Rows]:
                 stages or EMPTY,
                 _number(row["parameters"], ","),
                 _number(row["tokens"], ","),
-                _number(row["flop"], ".2e"),
+                _number(row["flop"] or None, ".2e"),  # of word vectors, which have no matrix products, none is known
                 _number(row["seconds"], ".0f"),
                 _number(row["compile_seconds"], ".0f"),
                 _number(sum(seconds), ".0f") if seconds else EMPTY,
@@ -216,7 +218,8 @@ def notes(table: Table) -> Iterator[str]:
         yield f"Nats per byte in parentheses: {why}."
     waiting = sum(cell is None for row in table["rows"] for cell in row["cells"].values())
     if waiting:
-        yield f"{waiting} fields are not finished: the same command resumes."
+        fields = "1 field is" if waiting == 1 else f"{waiting} fields are"
+        yield f"{fields} not finished ({WAITING}): the same command resumes."
 
 
 def show(table: Table) -> None:

@@ -192,6 +192,7 @@ class Cell:
             "seconds": sum(one["seconds"] for one in chosen) / len(chosen),
             "steps": chosen[0]["steps"],
             "shown": chosen[0]["shown"],
+            **self.runs[0].key,
         }
 
 

@@ -6,7 +6,6 @@ Held-out documents are chosen by a hash of their text, so that they are the same
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from bertsmith.data.work_units import document_hash, is_held_out
 from bertsmith.errors import DataError
 from bertsmith.studies.lineage.models import PAIRS, TOKENIZERS
 from bertsmith.studies.lineage.settings import TEXT, LineageConfig, read_part, write_part
-from bertsmith.system.durable import Disk
+from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 
 TOKENIZER, SHARDS, JUDGED = "tokenizer", "shards", "judged.json"
 JUDGED_BYTES = {"tiny": 20_000, "quick": 400_000}  # of held-out text
@@ -58,12 +57,10 @@ def prepare_text(study: LineageConfig, kind: str, *, quiet: bool) -> dict[str, A
 
 
 def judged_texts(study: LineageConfig) -> list[str]:
-    """The beginnings of the first held-out documents, read from the text once."""
-    path, files = study.output / TEXT / JUDGED, _sizes(study.text)
+    """The beginnings of the first held-out documents; they are read from the text once."""
+    path = study.output / TEXT / JUDGED
     if path.is_file():
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        if stored["files"] == files and stored["held_out"] == study.held_out:
-            return list(stored["texts"])
+        return list(read_checksummed_json(path)["texts"])
     texts, size = list[str](), 0
     for document in Corpus(study.text):
         if is_held_out(document_hash(document.text), study.held_out):
@@ -75,8 +72,7 @@ def judged_texts(study: LineageConfig) -> list[str]:
         found = f"{len(texts)} documents of the text are held out to judge the models"
         raise DataError(f"{found}, at least {FEWEST} are needed: pass a larger --held-out, or more --text")
     Disk().make_folder(path.parent)
-    stored = {"files": files, "held_out": study.held_out, "texts": texts}
-    Disk().write_file(path, [json.dumps(stored, ensure_ascii=False).encode()])
+    Disk().write_file(path, [checksummed_json({"texts": texts})])
     return texts
 
 
