@@ -101,7 +101,7 @@ EXAMPLES = {
     ),
     "lineage": (
         "bertsmith lineage --text wiki/ -t glue/cola --data GLUE --minutes 10 -o out",
-        "bertsmith lineage --text a.txt -t tagging --data D --size tiny --minutes 1 -o out",
+        "bertsmith lineage --text a.txt -t tagging --data D --size tiny -o out",
     ),
     "predict": (
         "bertsmith predict reviews --file new.csv -o predictions.csv",
