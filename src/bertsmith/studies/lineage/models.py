@@ -59,7 +59,7 @@ TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 # The recipes of the papers are for days: for a minute on a CPU, short rows, few of them, and a higher learning rate.
 _MINUTE = ("max_length=128", "batch_size=8", "micro_batch_size=0", "learning_rate=1e-3", "warmup=0.1")
-_SHORT = 0.1  # share of word vectors that another model is built over, and of the last stage of BERT and GPT-1
+_SHORT = 0.1  # share of word vectors that another model is built over, and of the last stage of Transformers
 
 STAGES: dict[Size, dict[str, Stage]] = {
     "tiny": {
@@ -87,8 +87,10 @@ STAGES: dict[Size, dict[str, Stage]] = {
         "bert-words": Stage("wordpiece", "bert/quick", 1 - _SHORT),
         "bert": Stage("wordpiece", "bert/quick_pairs", _SHORT, after="bert-words"),
         "roberta": Stage("byte_bpe", "roberta/quick"),
-        "albert": Stage("unigram", "albert/quick"),
-        "electra": Stage("wordpiece", "electra/quick"),
+        "albert-words": Stage("unigram", "albert/quick", 1 - _SHORT),
+        "albert": Stage("unigram", "albert/quick_pairs", _SHORT, after="albert-words"),
+        "electra-words": Stage("wordpiece", "electra/quick", 1 - _SHORT),
+        "electra": Stage("wordpiece", "electra/quick_pairs", _SHORT, after="electra-words"),
     },
 }
 

@@ -140,7 +140,7 @@ def _kind(table: Table, kind: str, title: str) -> str:
         for row in table["rows"]
         if kind in row["samples"]
     ]
-    return f"<h4>{escape(title)}</h4>{html.table(['Model', *table['sentences']], rows, wrap=True)}" if rows else ""
+    return f"<h4>{escape(title)}</h4>{_beside(['Model', *table['sentences']], rows)}" if rows else ""
 
 
 def _listed(answer: str | Sequence[str]) -> str:
@@ -170,30 +170,27 @@ def _contexts(table: Table) -> str:
         return ""
     headings = ["Model", *(f"sentences {one + 1} and {other + 1}" for one, other in pairs)]
     title = "How similar the vectors of the marked words are (cosine; static vectors of one word are equal: 1.00)"
-    return f"<h4>{escape(title)}</h4>{html.table(headings, rows)}"
+    return f'<h4>{escape(title)}</h4><div class="numbers">{html.table(headings, rows)}</div>'
 
 
 def _examples(table: Table) -> str:
-    """Predictions of the fine-tuned models for the same examples."""
+    """Predictions of the fine-tuned models for the same examples, each of which is a column."""
     parts = []
     for task in table["tasks"]:
-        answers = {
-            row["title"]: cell["shown"]
-            for row in table["rows"]
-            if (cell := row["cells"].get(task["name"]) or {}).get("shown")
-        }
-        if not answers:
+        cells = {row["title"]: row["cells"].get(task["name"]) or {} for row in table["rows"]}
+        rows = [[title, *cell["shown"]] for title, cell in cells.items() if "shown" in cell]
+        if not rows:
             continue
-        headings = ["Example", "Label", *answers]
-        rows = [
-            [example["text"], example["gold"], *(shown[number] for shown in answers.values())]
-            for number, example in enumerate(task["shown"])
-        ]
-        parts.append(
-            f'<h4>{escape(task["name"])}</h4><div class="examples">{html.table(headings, rows, wrap=True)}</div>'
-        )
+        gold = ["(label)", *(example["gold"] for example in task["shown"])]
+        headings = ["Model", *(example["text"] for example in task["shown"])]
+        parts.append(f"<h4>{escape(task['name'])}</h4>{_beside(headings, [gold, *rows])}")
     about = "The first dev examples of each task, after fine-tuning with the first seed."
     return _section("The same examples", about, *parts) if parts else ""
+
+
+def _beside(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table with texts as headings."""
+    return f'<div class="beside">{html.table(headings, rows, wrap=True)}</div>'
 
 
 def _facts(table: Table) -> str:

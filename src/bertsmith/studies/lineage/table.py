@@ -226,7 +226,7 @@ def show(table: Table) -> None:
     """Prints the table, its costs and its notes."""
     for title, (headings, rows), left in (
         (caption(table), main_columns(table), 2),
-        ("Cost of pre-training", cost_columns(table), 2),
+        ("Cost of pre-training", _without(cost_columns(table), "Stages"), 1),
         ("What each idea added, in points", _without(added_columns(table), "What it adds"), 2),
     ):
         if not rows:
