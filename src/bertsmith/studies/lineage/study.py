@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from bertsmith.errors import ConfigError
+from bertsmith.errors import ConfigError, UnknownWordsWarning
 from bertsmith.inference.predictor import Predictor
 from bertsmith.reports.run_history import LAST
 from bertsmith.studies.ablations import Trial
@@ -134,7 +135,11 @@ class _Work:
         if read_part(folder, key, replace=True) is not None:
             return
         generator = self.study.folder(PRETRAIN, stage) / "generator" / LAST
-        with Predictor.open(model_of(self.study, stage), device=self.study.device) as predictor:
+        with (
+            warnings.catch_warnings(),
+            Predictor.open(model_of(self.study, stage), device=self.study.device) as predictor,
+        ):
+            warnings.simplefilter("ignore", UnknownWordsWarning)  # the figure says how many there are
             judgement = judge(predictor, texts) if trained["minutes"] else None
             shown = samples(predictor, self.study.sentences, generator=generator if generator.is_dir() else None)
         write_part(folder, key, {"judgement": judgement, "samples": shown if trained["minutes"] else {}})
