@@ -22,7 +22,7 @@ from threads import threads
 from bertsmith import config, recipes
 from bertsmith.data.collate import collate
 from bertsmith.encoders import bert, elmo, gpt
-from bertsmith.errors import ConfigError, DataError, StoppedError
+from bertsmith.errors import BertsmithError, ConfigError, DataError, StoppedError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.folder_tokenizer import fitted_to, vocabulary_of
 from bertsmith.model_io.model import Model
@@ -253,6 +253,10 @@ def test_mistakes_are_found_before_anything_is_trained(base: Path, tmp_path: Pat
         lineage(study_of(base, tmp_path), only=("tasks/gpt",), quiet=True)
     with pytest.raises(ConfigError, match="epochz"):
         lineage(study_of(base, tmp_path, tasks=(Trial("classification", base / "own", ("epochz=1",)),)), quiet=True)
+    with pytest.raises(ConfigError, match="epochz"):
+        lineage(study_of(base, tmp_path, changes=("bert:epochz=1",)), quiet=True)
+    with pytest.raises(BertsmithError, match="has 0 marked words"):
+        lineage(study_of(base, tmp_path, sentences=("no mark",)), quiet=True)
     with pytest.raises(ConfigError, match="pretrain/bert is not finished"):
         lineage(study_of(base, tmp_path / "s", models=("bert",)), only=("tasks",), quiet=True)
     with pytest.raises(DataError):
@@ -374,7 +378,7 @@ def test_differences_have_the_deviation_of_independent_runs() -> None:
 def sample_table() -> dict[str, Any]:
     """Two models on two tasks, one field of which is empty, and one not finished."""
     curve = [{"seconds": 1.0, "tokens": 10.0, "loss": 3.0}, {"seconds": 2.0, "tokens": 20.0, "loss": 2.0}]
-    stage = {"recipe": "gpt/tiny", "minutes": 1.0, "curve": curve}
+    stage = {"recipe": "gpt/tiny", "minutes": 1.0, "curve": curve, "device": "cpu"}
     judged = {"kind": "likelihood", "nats_per_byte": 1.25, "tokens": 9, "unknown_bytes": 0.1}
     costs = {"minutes": 1.0, "seconds": 60.0, "tokens": 99, "flop": 1e9, "compile_seconds": 0.0, "parameters": 7}
     samples = {"next": [["of", "<i>"], ["a"]], "contexts": [[1.0, 0.5], [0.5, 1.0]]}
@@ -411,11 +415,18 @@ def test_the_table_says_what_is_missing_and_what_each_figure_is() -> None:
     assert notes[0] == "cove is left out: it needs parallel text: pass --pairs FILE."
     assert notes[1] == "GPT-1 on y is empty: it is <odd>"
     assert any("GPT-1 10.0%" in line for line in notes)
+    assert not any("devices" in line or "trained on" in line for line in notes)
     assert notes[-1] == "1 field is not finished (…): the same command resumes."
     assert table.added_columns(shown)[1] == [["GPT-1", "BERT", "<b>", "+25.0 ± 11.2", "–", "–"]]
     text = table.markdown(shown)
     assert "| GPT-1 | fine-tuned | 1 | 1.250 | likelihood | 50.0 ± 10.0 | – | – |" in text
     assert "| BERT | gpt/tiny (1 min) | 7 | 99 | 1.00e+09 | 60 | 0 | 2 |" in text
+
+
+def test_different_devices_are_noted() -> None:
+    shown = sample_table()
+    shown["rows"][1]["stages"]["bert"] = {**shown["rows"][1]["stages"]["bert"], "device": "H200"}
+    assert any("stages were trained on H200 and cpu" in line for line in table.notes(shown))
 
 
 def test_the_page_escapes_text_and_draws_every_score(tmp_path: Path) -> None:

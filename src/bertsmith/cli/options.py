@@ -241,7 +241,7 @@ def field_names(text: str) -> Any:
     return tuple(name.strip() for name in text.split(",") if name.strip()) or None
 
 
-def words(text: str) -> tuple[str, ...]:
+def comma_separated(text: str) -> tuple[str, ...]:
     """`a,b` as a tuple."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 

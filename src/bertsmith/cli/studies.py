@@ -204,12 +204,12 @@ def lineage(
 
     of_models, of_tasks = split_changes(settings or [])
     given: dict[str, Any] = {"minutes": minutes, "vocab_size": vocab_size, "held_out": held_out, "seeds": seeds}
-    given |= {"pairs": tuple(pairs or ()), "models": opt.words(models), "keep": keep, "workers": workers}
+    given |= {"pairs": tuple(pairs or ()), "models": opt.comma_separated(models), "keep": keep, "workers": workers}
     given |= {"jobs": jobs, "device": device, "changes": tuple(of_models), "size": size}
     given |= {"learning_rates": tuple(parse_learning_rates(learning_rates))}
     given |= {"sentences": tuple(sentence)} if sentence else {}
     chosen = LineageConfig(text=tuple(text), tasks=tuple(trials(task, data, of_tasks)), output=output, **given)
     quiet = quiet or as_json
-    how: dict[str, Any] = {"only": opt.words(only), "stop_seconds": stop_after, "quiet": quiet}
+    how: dict[str, Any] = {"only": opt.comma_separated(only), "stop_seconds": stop_after, "quiet": quiet}
     result = study(chosen, **how, report=opt.reporter(quiet))
     opt.print_result(result, as_json, lambda: show(result))

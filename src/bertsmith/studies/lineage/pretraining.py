@@ -141,13 +141,6 @@ def _initialize(
     """The model with new weights, as the start of a run without pre-training."""
     model = build_model(recipe, data.tokenizer)
     save_model(model, data.tokenizer, folder / LAST, replace=True)
-    nothing = {
-        "minutes": 0.0,
-        "seconds": 0.0,
-        "steps": 0,
-        "tokens": 0,
-        "compile_seconds": 0.0,
-        "flop": 0.0,
-        "curve": [],
-    }
-    return {"recipe": recipe.name, "after": "", "parameters": parameter_count(model), "device": "", **nothing}
+    nothing = dict.fromkeys(("minutes", "seconds", "steps", "tokens", "compile_seconds", "flop"), 0)
+    about = {"recipe": recipe.name, "after": "", "device": "", "curve": []}
+    return {**about, "parameters": parameter_count(model), **nothing}

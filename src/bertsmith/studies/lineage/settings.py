@@ -14,6 +14,8 @@ from bertsmith.studies.ablations import Trial
 from bertsmith.studies.lineage.models import MODELS, PAIRS, SIZES, STAGES, LineageModel, Size, chosen_models, stages_of
 from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 
+Report = Callable[[str], None]
+
 TEXT, PRETRAIN, JUDGE, TASKS = "text", "pretrain", "judge", "tasks"  # kinds of parts, and their folders
 RESULT = "result.json"
 VOCABULARY: Mapping[Size, int] = {"tiny": 8192, "quick": 32_768}
@@ -86,9 +88,13 @@ class LineageConfig:
         return list(dict.fromkeys(stage for row in self.rows().values() for stage in stages_of(row, self.size)))
 
     def tuning(self, row: str) -> list[str]:
-        """The changes of one row, without its name."""
+        """The changes of a row, without its name."""
         named = (change.partition(":") for change in self.changes)
         return [change for owner, _, change in named if owner == row]
+
+    def changes_of_rows(self) -> list[str]:
+        """The changes of single rows together, without their names."""
+        return [change for row in self.rows() for change in self.tuning(row)]
 
     def folder(self, kind: str, name: str) -> Path:
         """The folder of a tokenizer with its shards, of a stage, or of a row with its fine-tuning runs."""
@@ -99,9 +105,6 @@ def split_changes(changes: Sequence[str]) -> tuple[list[str], list[str]]:
     """Those of single models, `bert:epochs=5`, and the others."""
     of_models = [change for change in changes if change.partition(":")[0] in MODELS]
     return of_models, [change for change in changes if change not in of_models]
-
-
-Report = Callable[[str], None]
 
 
 def plain(value: Any) -> Any:

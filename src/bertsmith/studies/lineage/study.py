@@ -12,6 +12,7 @@ from typing import Any
 
 from bertsmith.errors import ConfigError, UnknownWordsWarning
 from bertsmith.inference.predictor import Predictor
+from bertsmith.inference.word_contexts import parse_marked
 from bertsmith.reports.run_history import LAST
 from bertsmith.studies.ablations import Trial
 from bertsmith.studies.lineage.judge import judge
@@ -100,7 +101,9 @@ class _Work:
         folders = [trial.task for trial in study.tasks]
         if len(set(folders)) < len(folders):
             raise ConfigError(f"a task is named twice: {', '.join(folders)}")
-        facts = {trial.task: task_facts(trial) for trial in study.tasks}
+        for sentence in study.sentences:
+            parse_marked(sentence)
+        facts = {trial.task: task_facts(trial, study.changes_of_rows()) for trial in study.tasks}
         for row, reason in study.left_out().items():
             report(f"{row} is left out: it {reason}")
         return cls(study, facts, chosen, quiet, report)

@@ -154,7 +154,7 @@ def cost_columns(table: Table) -> tuple[list[str], Rows]:
                 stages or EMPTY,
                 _number(row["parameters"], ","),
                 _number(row["tokens"], ","),
-                _number(row["flop"] or None, ".2e"),  # of word vectors, which have no matrix products, none is known
+                _number(row["flop"] or None, ".2e"),  # word vectors have no matrix products
                 _number(row["seconds"], ".0f"),
                 _number(row["compile_seconds"], ".0f"),
                 _number(sum(seconds), ".0f") if seconds else EMPTY,
@@ -203,6 +203,9 @@ def notes(table: Table) -> Iterator[str]:
     """What is not in the table, and how to read it."""
     for name, reason in table["left_out"].items():
         yield f"{name} is left out: it {reason}."
+    devices = {stage["device"] for row in table["rows"] for stage in row["stages"].values()} - {""}
+    if len(devices) > 1:
+        yield f"The minutes are not comparable: stages were trained on {' and '.join(sorted(devices))}."
     for row in table["rows"]:
         for task, cell in row["cells"].items():
             if cell and "reason" in cell:

@@ -59,9 +59,15 @@ class TaskFacts:
     tags: bool  # whether it tags words
 
 
-def task_facts(trial: Trial) -> TaskFacts:
-    """Reads the examples of a task: an error of its name, its files or its settings is one before any training."""
-    settings = make_finetune_config(trial.task, "", {"data": trial.data}, _of_the_task(trial.changes))
+def task_facts(trial: Trial, of_rows: Sequence[str] = ()) -> TaskFacts:
+    """Reads the examples of a task: an error of its name, its files or its settings is one before any training.
+
+    `of_rows`: changes of single models, whose names are checked.
+    """
+    files = {"data": trial.data}
+    for change in _of_the_task(of_rows):
+        make_finetune_config(trial.task, "", files, [change])
+    settings = make_finetune_config(trial.task, "", files, _of_the_task(trial.changes))
     task = build_task(settings)
     if len(task.heads) > 1:
         raise ConfigError(f"{trial.task} has several tasks: name them one by one")
