@@ -7,6 +7,7 @@ import math
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,31 @@ def test_shared_stages_are_trained_once(base: Path, tmp_path: Path) -> None:
     assert names[-1] == "tasks/elmo/classification"
     after = part_names(study_of(base, tmp_path, models=("bert",), size="quick"))
     assert after.index("pretrain/bert-words") < after.index("pretrain/bert")
+
+
+@pytest.mark.parametrize("row", ["bert", "gpt"])
+def test_a_second_stage_starts_from_the_first(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str
+) -> None:
+    shape = ("encoder.layers=1", "encoder.width=32", "encoder.heads=2", "batch_size=4", "max_length=64")
+    small = {name: replace(stage, changes=shape) for name, stage in STAGES["quick"].items()}
+    monkeypatch.setitem(STAGES, "quick", small)
+    study = study_of(base, tmp_path / "s", models=(row,), size="quick", minutes=0.02)
+    result = lineage(study, only=("text", "pretrain", "judge"), quiet=True)
+    (found,) = result["rows"]
+    assert list(found["stages"]) == [f"{row}-words", row]
+    assert found["minutes"] == pytest.approx(0.02)
+    assert found["tokens"] == sum(stage["tokens"] for stage in found["stages"].values())
+    recipe = json.loads((tmp_path / "s" / "pretrain" / row / "recipe.json").read_text(encoding="utf-8"))
+    assert recipe["start"] == str(tmp_path / "s" / "pretrain" / f"{row}-words" / "last")
+    moved = tmp_path / "moved"
+    (tmp_path / "s").rename(moved)
+    monkeypatch.setattr(pretraining, "_train", lambda *given, **how: pytest.fail("a moved stage was trained again"))
+    again = lineage(replace(study, output=moved), only=("text", "pretrain", "judge"), quiet=True)
+    assert again["rows"] == result["rows"]
+    other = replace(study, output=tmp_path / "t")
+    with pytest.raises(ConfigError, match=f"{row}-words is not finished"):
+        lineage(other, only=("text", f"pretrain/{row}"), quiet=True)
 
 
 def test_cove_is_left_out_without_parallel_text(base: Path, tmp_path: Path) -> None:
