@@ -11,18 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bertsmith.data.collate import collate
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives.objective import at_least_float32
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.types import Encoded, Row
+from bertsmith.types import Batch, Encoded, Row
 
 Kind = Literal["likelihood", "likelihood of both directions", "masked"]
 CAUSAL, BOTH, MASKED = "causal_lm", "bidirectional_lm", "masked_lm"
@@ -52,6 +53,15 @@ def judge(predictor: Predictor, texts: Sequence[str]) -> dict[str, object] | Non
     if MASKED in heads:
         return asdict(_masked(predictor, texts))
     return None
+
+
+@torch.no_grad()
+def token_logits(predictor: Predictor, batch: Batch, head: str) -> Tensor:
+    """The logits of a head at its indices, or at every token, in float32; on a GPU computed in bfloat16."""
+    batch = batch.to(predictor.device)
+    with torch.autocast(torch.device(predictor.device).type, torch.bfloat16, enabled=predictor.device == "cuda"):
+        logits = predictor.model.predict(batch, head)
+    return at_least_float32(logits)
 
 
 class _Sum:
@@ -88,50 +98,43 @@ def _causal(predictor: Predictor, texts: Sequence[str]) -> Judgement:
     return total.judgement("likelihood")
 
 
-@torch.no_grad()
 def _both_directions(predictor: Predictor, texts: Sequence[str]) -> Judgement:
     """Tokens inside of a window are predicted twice: from those before them and from those after them."""
-    model, total = predictor.model, _Sum(predictor.tokenizer.unknown_id)
+    total, padding_id = _Sum(predictor.tokenizer.unknown_id), predictor.tokenizer.padding_id
     for rows, sizes in _batches(predictor, texts):
-        inside = [np.arange(1, len(row) - 1) for row in rows]
-        positions = np.concatenate([index * WINDOW + some for index, some in enumerate(inside)])
-        batch = collate(rows, length=WINDOW, padding_id=predictor.tokenizer.padding_id).to(predictor.device)
-        every = torch.arange(batch.input_ids.numel(), device=predictor.device)
-        logits = at_least_float32(model.predict(batch.replace(indices={BOTH: every}), BOTH))
-        forward_TV, backward_TV = logits.chunk(2)
-        at = torch.from_numpy(positions).to(predictor.device)
-        labels = batch.input_ids.flatten()[at]
-        flat = np.zeros(batch.input_ids.numel(), np.int64)
-        for index, size in enumerate(sizes):
-            flat[index * WINDOW : index * WINDOW + len(size)] = size
-        for logits_TV, before in ((forward_TV, at - 1), (backward_TV, at + 1)):
-            nats = F.cross_entropy(logits_TV[before], labels, reduction="none").double().cpu().numpy()
-            total.add(labels.cpu().numpy(), flat[positions], nats)
+        batch = collate(rows, length=WINDOW, padding_id=padding_id)
+        inside = np.concatenate([index * WINDOW + np.arange(1, len(row) - 1) for index, row in enumerate(rows)])
+        labels = batch.input_ids.flatten()[torch.from_numpy(inside)]
+        size_T = np.concatenate([np.pad(size, (0, WINDOW - len(size))) for size in sizes])
+        forward_TV, backward_TV = token_logits(predictor, batch, BOTH).chunk(2)
+        for logits_TV, before in ((forward_TV, inside - 1), (backward_TV, inside + 1)):
+            total.add(labels.numpy(), size_T[inside], _nats(logits_TV[torch.from_numpy(before)], labels))
     return total.judgement("likelihood of both directions")
 
 
-@torch.no_grad()
+def _nats(logits: Tensor, labels: Tensor) -> NDArray[np.float64]:
+    """The cross entropy of each label."""
+    losses: NDArray[np.float64] = (
+        F.cross_entropy(logits, labels.to(logits.device), reduction="none").double().cpu().numpy()
+    )
+    return losses
+
+
 def _masked(predictor: Predictor, texts: Sequence[str]) -> Judgement:
     tokenizer, total = predictor.tokenizer, _Sum(predictor.tokenizer.unknown_id)
     generator, ordinary = np.random.default_rng(0), ordinary_ids(tokenizer)
     for rows, sizes in _batches(predictor, texts):
         masked = [mask_tokens(row, tokenizer, generator, ordinary=ordinary) for row in rows]
-        kept = [(one, size) for one, size in zip(masked, sizes, strict=True) if len(one[1])]
+        kept = [(*one, size) for one, size in zip(masked, sizes, strict=True) if len(one[1])]
         if not kept:
             continue
-        read = {MASKED: [positions for (_, positions, _), _ in kept]}
-        batch = collate(
-            [row for (row, _, _), _ in kept],
-            length=WINDOW,
-            padding_id=tokenizer.padding_id,
-            indices=read,
-            shape=(len(kept), len(kept), sum(map(len, read[MASKED]))),
-        ).to(predictor.device)
-        labels = np.concatenate([labels for (_, _, labels), _ in kept])
-        logits_RV = at_least_float32(predictor.model.predict(batch, MASKED))
-        target = torch.from_numpy(labels).to(predictor.device)
-        nats = F.cross_entropy(logits_RV, target, reduction="none").double().cpu().numpy()
-        total.add(labels, np.concatenate([size[positions] for (_, positions, _), size in kept]), nats)
+        inputs, positions, labels, size = zip(*kept, strict=True)
+        shape = (len(kept), len(kept), sum(map(len, positions)))
+        read: dict[str, Any] = {"indices": {MASKED: positions}, "shape": shape}
+        batch = collate(inputs, length=WINDOW, padding_id=tokenizer.padding_id, **read)
+        label_R = np.concatenate(labels)
+        size_R = np.concatenate([one[at] for one, at in zip(size, positions, strict=True)])
+        total.add(label_R, size_R, _nats(token_logits(predictor, batch, MASKED), torch.from_numpy(label_R)))
     return total.judgement("masked")
 
 

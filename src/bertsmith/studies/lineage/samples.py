@@ -16,8 +16,7 @@ from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.word_contexts import MarkedText, parse_marked
-from bertsmith.objectives.objective import at_least_float32
-from bertsmith.studies.lineage.judge import BOTH, CAUSAL, MASKED
+from bertsmith.studies.lineage.judge import BOTH, CAUSAL, MASKED, token_logits
 
 TOP = 5
 TRANSLATION = "translation"
@@ -58,7 +57,6 @@ def _filled(predictor: Predictor, one: MarkedText) -> list[str]:
     return [str(answer["token_str"]).strip() for answer in filled]
 
 
-@torch.no_grad()
 def _next(predictor: Predictor, one: MarkedText, head: str) -> list[str]:
     """The most likely tokens in place of the marked word, from the words before it."""
     tokenizer, before = predictor.tokenizer, one.text[: one.start].strip()
@@ -67,9 +65,8 @@ def _next(predictor: Predictor, one: MarkedText, head: str) -> list[str]:
         return []
     row = tokenizer.frame(encoded, max_length=len(encoded) + 4)
     last = int((row.sequence_ids == 0).nonzero()[0][-1])
-    batch = collate([row], length=len(row), padding_id=tokenizer.padding_id).to(predictor.device)
-    every = torch.arange(batch.input_ids.numel(), device=batch.input_ids.device)
-    logits_TV = at_least_float32(predictor.model.predict(batch.replace(indices={head: every}), head))
+    batch = collate([row], length=len(row), padding_id=tokenizer.padding_id)
+    logits_TV = token_logits(predictor, batch, head)  # of both directions: first those of the forward one
     logits_V = logits_TV[last, : tokenizer.vocab_size].clone()
     logits_V[list(tokenizer.special_ids)] = -torch.inf
     return [tokenizer.decode([number]).strip() for number in logits_V.topk(TOP).indices.tolist()]
