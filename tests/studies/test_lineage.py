@@ -243,8 +243,10 @@ def test_a_stopped_study_resumes(base: Path, tmp_path: Path, untrained: None, mo
 def test_stop_after_ends_with_the_exit_status_for_resuming(base: Path, tmp_path: Path) -> None:
     words = ["--text", base / "text.txt", "-t", "classification", "--data", base / "own", "-o", tmp_path / "s"]
     small = ["--size", "tiny", "--models", "word-vectors", "--vocab-size", 400, "--held-out", 0.1, "--workers", 1]
+    small += ["--minutes", 5, "--device", "cpu", "-q"]
+    assert call("lineage", *words, *small, "--only", "text").returncode == 0
     began = time.monotonic()
-    done = call("lineage", *words, *small, "--minutes", 5, "--stop-after", 6, "--device", "cpu", "-q")
+    done = call("lineage", *words, *small, "--stop-after", 6)
     assert done.returncode == 75, done.stderr
     assert time.monotonic() - began < 60
     assert list((tmp_path / "s" / "pretrain" / "vectors" / "checkpoints").iterdir())
@@ -390,13 +392,13 @@ def score(mean: float, deviation: float | None) -> dict[str, Any]:
 def test_differences_have_the_deviation_of_independent_runs() -> None:
     before = {"title": "a", "cells": {"x": score(0.5, 0.03), "y": score(0.2, 0.0)}}
     after = {"title": "b", "adds": "more", "cells": {"x": score(0.6, 0.04), "y": score(0.1, 0.02)}}
-    added = table._added(before, after, ["x", "y"])
+    added = table.difference(before, after, ["x", "y"])
     assert added["gains"]["x"]["mean"] == pytest.approx(0.1)
     assert added["gains"]["x"]["deviation"] == pytest.approx(0.05)
     assert added["mean"]["mean"] == pytest.approx(0.0)
     assert added["mean"]["deviation"] == pytest.approx(math.hypot(0.05, 0.02) / 2)
     assert table.points(added["gains"]["x"]) == "+10.0 ± 5.0"
-    without = table._added(before, {**after, "cells": {"x": None, "y": {"reason": "no"}}}, ["x", "y"])
+    without = table.difference(before, {**after, "cells": {"x": None, "y": {"reason": "no"}}}, ["x", "y"])
     assert without["mean"] is None
     assert table.points(without["gains"]["x"]) == table.EMPTY
 
@@ -426,7 +428,7 @@ def sample_table() -> dict[str, Any]:
         "tasks": [{"name": name, **facts, **base} for name in ("x", "y")],
         "rows": rows,
         "left_out": {"cove": "needs parallel text: pass --pairs FILE"},
-        "added": [table._added(*rows, ["x", "y"])],
+        "added": [table.difference(*rows, ["x", "y"])],
     }
 
 

@@ -40,7 +40,7 @@ def collect(
         "tasks": tasks,
         "rows": rows,
         "left_out": study.left_out(),
-        "added": [_added(before, after, list(facts)) for before, after in pairwise(rows)],
+        "added": [difference(before, after, list(facts)) for before, after in pairwise(rows)],
     }
 
 
@@ -75,8 +75,8 @@ def _row(study: LineageConfig, name: str, model: LineageModel, cells: Mapping[tu
     }
 
 
-def _added(before: Table, after: Table, tasks: Sequence[str]) -> dict[str, Any]:
-    """The differences of the scores of two rows, in the order of history."""
+def difference(before: Table, after: Table, tasks: Sequence[str]) -> dict[str, Any]:
+    """What a row adds to the row before: the differences of their scores."""
     gains = {task: _gain(_score(before, task), _score(after, task)) for task in tasks}
     known = [gain for gain in gains.values() if gain is not None]
     mean = None
