@@ -1,9 +1,8 @@
-"""`lineage` at the smallest size: the models as data, parts, the judge, the table, resuming and stopping, the page."""
+"""`lineage` at the smallest size: the models as data, parts, scores, resuming, stopping, and the whole command."""
 
 from __future__ import annotations
 
 import json
-import math
 import random
 import time
 from collections.abc import Iterator
@@ -11,35 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
-from browser_fixtures import IN_A_BROWSER, open_pages, running_browser, unfolded
 from command_line import call
-from studies.study_fixtures import COLOURS, METALS, tagged, tokenizer_of
+from studies.study_fixtures import COLOURS, METALS, tagged
 from threads import threads
 
 from bertsmith import config, recipes
-from bertsmith.data.collate import collate
-from bertsmith.encoders import bert, elmo, gpt
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StoppedError
-from bertsmith.inference.predictor import Predictor
-from bertsmith.model_io.folder_tokenizer import fitted_to, vocabulary_of
-from bertsmith.model_io.model import Model
-from bertsmith.objectives import bidirectional_lm, causal_lm, masked_lm
 from bertsmith.studies.ablations import Trial
 from bertsmith.studies.lineage import pretraining, table, tasks
-from bertsmith.studies.lineage.judge import BYTE, judge
 from bertsmith.studies.lineage.models import MODELS, PAIRS, SIZES, STAGES, TOKENIZERS, share_of, stages_of
-from bertsmith.studies.lineage.page import write_page
 from bertsmith.studies.lineage.settings import LineageConfig, split_changes
 from bertsmith.studies.lineage.study import lineage, part_names
 from bertsmith.studies.lineage.tasks import TaskRun, task_facts
 from bertsmith.studies.lineage.text import judged_texts
 from bertsmith.system.durable import read_checksummed_json
-from bertsmith.tokenizers import training, words
-from bertsmith.tokenizers.tokenizer import Tokenizer
 
 SMALL = ("epochs=1", "batch_size=16", "max_length=32")
 MINUTES_ON_TWO_CORES = 15
@@ -312,175 +297,6 @@ def test_the_command_says_what_is_wrong(base: Path, tmp_path: Path) -> None:
         assert expected in done.stderr
         assert done.stderr.count("\n") == 1
     assert not (tmp_path / "s").exists()
-
-
-# The judge
-
-
-@pytest.fixture(scope="module")
-def vocabulary() -> Tokenizer:
-    settings = words.Config(lowercase=False, min_count=1)
-    counts = training.count_words(["the smith has red iron and a thing of gold ."], settings.word_splitter())
-    return settings.train(counts, vocab_size=40)
-
-
-def predictor_of(encoder: Any, objective: Any, tokenizer: Tokenizer) -> Predictor:
-    torch.manual_seed(3)
-    model = Model.build(encoder, [objective], vocabulary=vocabulary_of(tokenizer))
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight, std=0.3)
-    return Predictor(model, fitted_to(model.encoder, tokenizer))
-
-
-def test_a_causal_model_is_judged_by_its_likelihood(vocabulary: Tokenizer) -> None:
-    shape = {"layers": 1, "width": 32, "heads": 2, "max_positions": 64, "vocab_size": vocabulary.vocab_size}
-    predictor = predictor_of(gpt.Config(**shape), causal_lm.Config(), vocabulary)
-    known, unknown = "the smith has red iron", "the smith has rhodium iron"
-    result = judge(predictor, [known])
-    assert result is not None
-    assert (result["kind"], result["tokens"], result["unknown_bytes"]) == ("likelihood", 4, 0)
-    surprisal = predictor.score(known)["surprisal"]
-    assert result["nats_per_byte"] == pytest.approx(surprisal / len("smithhasrediron"), rel=1e-6)
-    spelled = judge(predictor, [unknown])
-    assert spelled is not None
-    nats = predictor.score(unknown)["surprisal"] + BYTE * len("rhodium")
-    assert spelled["nats_per_byte"] == pytest.approx(nats / len("smithhasrhodiumiron"), rel=1e-6)
-    assert spelled["unknown_bytes"] == pytest.approx(7 / 19)
-
-
-def test_a_bidirectional_language_model_is_judged_by_both_directions(vocabulary: Tokenizer) -> None:
-    shape = {"width": 8, "hidden": 16, "filters": ((1, 8), (2, 8)), "dropout": 0.0}
-    predictor = predictor_of(elmo.Config(**shape), bidirectional_lm.Config(), vocabulary)
-    text = "the smith has red iron"
-    result = judge(predictor, [text])
-    assert result is not None
-    assert result["kind"] == "likelihood of both directions"
-    row = predictor.tokenizer.frame(predictor.tokenizer.encode(text), max_length=32)
-    batch = collate([row], length=len(row))
-    with torch.no_grad():
-        forward, backward = predictor.model.predict(batch, "bidirectional_lm").chunk(2)
-    ids, nats, size = batch.input_ids.flatten(), 0.0, 0
-    for index in np.flatnonzero(row.sequence_ids == 0).tolist():
-        if 0 < index < len(row) - 1:
-            nats += float(F.cross_entropy(forward[index - 1], ids[index]))
-            nats += float(F.cross_entropy(backward[index + 1], ids[index]))
-            size += 2 * int(np.diff(row.offsets[index])[0])
-    assert size > 0
-    assert result["nats_per_byte"] == pytest.approx(nats / size, rel=1e-5)
-
-
-def test_a_masked_model_is_judged_on_the_same_masks(base: Path, tmp_path: Path) -> None:
-    tokenizer = tokenizer_of(tmp_path)
-    shape = {"layers": 1, "width": 32, "heads": 2, "max_positions": 128, "vocab_size": tokenizer.vocab_size}
-    predictor = predictor_of(bert.Config(**shape), masked_lm.Config(), tokenizer)
-    text = (base / "text.txt").read_text(encoding="utf-8")[:4000]
-    result = judge(predictor, [text])
-    assert result is not None
-    assert result == judge(predictor, [text])
-    assert result["kind"] == "masked"
-    tokens = len(tokenizer.encode(text))
-    assert 0.1 < int(str(result["tokens"])) / tokens < 0.2
-
-
-# The table
-
-
-def score(mean: float, deviation: float | None) -> dict[str, Any]:
-    return {"score": {"mean": mean, "deviation": deviation, "runs": 3}, "seconds": 2.0, "shown": ["a"]}
-
-
-def test_differences_have_the_deviation_of_independent_runs() -> None:
-    before = {"title": "a", "cells": {"x": score(0.5, 0.03), "y": score(0.2, 0.0)}}
-    after = {"title": "b", "adds": "more", "cells": {"x": score(0.6, 0.04), "y": score(0.1, 0.02)}}
-    added = table.difference(before, after, ["x", "y"])
-    assert added["gains"]["x"]["mean"] == pytest.approx(0.1)
-    assert added["gains"]["x"]["deviation"] == pytest.approx(0.05)
-    assert added["mean"]["mean"] == pytest.approx(0.0)
-    assert added["mean"]["deviation"] == pytest.approx(math.hypot(0.05, 0.02) / 2)
-    assert table.points(added["gains"]["x"]) == "+10.0 ± 5.0"
-    without = table.difference(before, {**after, "cells": {"x": None, "y": {"reason": "no"}}}, ["x", "y"])
-    assert without["mean"] is None
-    assert table.points(without["gains"]["x"]) == table.EMPTY
-
-
-def sample_table() -> dict[str, Any]:
-    """Two models on two tasks, one field of which is empty, and one not finished."""
-    curve = [{"seconds": 1.0, "tokens": 10.0, "loss": 3.0}, {"seconds": 2.0, "tokens": 20.0, "loss": 2.0}]
-    stage = {"recipe": "gpt/tiny", "minutes": 1.0, "curve": curve, "device": "cpu"}
-    judged = {"kind": "likelihood", "nats_per_byte": 1.25, "tokens": 9, "unknown_bytes": 0.1}
-    costs = {"minutes": 1.0, "seconds": 60.0, "tokens": 99, "flop": 1e9, "compile_seconds": 0.0, "parameters": 7}
-    samples = {"next": [["of", "<i>"], ["a"]], "contexts": [[1.0, 0.5], [0.5, 1.0]]}
-    rows = [
-        {"name": name, "title": title, "paper": "X", "idea": idea, "adds": "<b>", "stages": {name: stage}, **costs}
-        for name, title, idea in (("gpt", "GPT-1", "fine-tuned"), ("bert", "BERT", "bidirectional"))
-    ]
-    cells = [{"x": score(0.5, 0.1), "y": {"reason": "it is <odd>"}}, {"x": score(0.75, 0.05), "y": None}]
-    for row, own, figure in zip(rows, cells, (judged, judged | {"kind": "masked"}), strict=True):
-        row |= {"cells": own, "judgement": figure, "samples": samples}
-    facts = {"metric": "f1", "train_examples": 9, "dev_examples": 4, "shown": [{"text": "<text>", "gold": "a"}]}
-    base = {"baseline": {"description": "most frequent label", "score": 0.4}}
-    return {
-        "minutes": 1.0,
-        "size": "tiny",
-        "seeds": 3,
-        "sentences": ["the *a* b", "c *a*"],
-        "texts": {"bpe": {"vocab_size": 9, "tokens": 99, "held_out_documents": 4, "data": "0" * 64}, "words": None},
-        "tasks": [{"name": name, **facts, **base} for name in ("x", "y")],
-        "rows": rows,
-        "left_out": {"cove": "needs parallel text: pass --pairs FILE"},
-        "added": [table.difference(*rows, ["x", "y"])],
-    }
-
-
-def test_the_table_says_what_is_missing_and_what_each_figure_is() -> None:
-    shown = sample_table()
-    headings, rows = table.main_columns(shown)
-    assert headings == ["Model", "Idea", "Minutes", "Nats/byte", "Figure", "x, f1", "y, f1", "Mean"]
-    assert rows[0] == ["(no model)", "–", "–", "–", "–", "40.0", "40.0", "–"]
-    assert rows[1] == ["GPT-1", "fine-tuned", "1", "1.250", "likelihood", "50.0 ± 10.0", "–", "–"]
-    assert rows[2] == ["BERT", "bidirectional", "1", "(1.250)", "masked", "75.0 ± 5.0", "…", "–"]
-    notes = list(table.notes(shown))
-    assert notes[0] == "cove is left out: it needs parallel text: pass --pairs FILE."
-    assert notes[1] == "GPT-1 on y is empty: it is <odd>"
-    assert any("GPT-1 10.0%" in line for line in notes)
-    assert not any("devices" in line or "trained on" in line for line in notes)
-    assert notes[-1] == "1 field is not finished (…): the same command resumes."
-    assert table.added_columns(shown)[1] == [["GPT-1", "BERT", "<b>", "+25.0 ± 11.2", "–", "–"]]
-    text = table.markdown(shown)
-    assert "| GPT-1 | fine-tuned | 1 | 1.250 | likelihood | 50.0 ± 10.0 | – | – |" in text
-    assert "| BERT | gpt/tiny (1 min) | 7 | 99 | 1.00e+09 | 60 | 0 | 2 |" in text
-
-
-def test_different_devices_are_noted() -> None:
-    shown = sample_table()
-    shown["rows"][1]["stages"]["bert"] = {**shown["rows"][1]["stages"]["bert"], "device": "H200"}
-    assert any("stages were trained on H200 and cpu" in line for line in table.notes(shown))
-
-
-def test_the_page_escapes_text_and_draws_every_score(tmp_path: Path) -> None:
-    text = write_page(sample_table(), tmp_path / "p.html").read_text(encoding="utf-8")
-    for written in ("<i>", "<odd>", "<text>", "<b>"):
-        assert written not in text
-        assert written.replace("<", "&lt;").replace(">", "&gt;") in text
-    assert "<title>GPT-1: 50.0 ± 10.0</title>" in text
-    assert text.count('class="error"') == 2
-    assert text.count('class="base"') == 2
-    assert text.count('class="curve ') == 2
-    assert "GPT-1</td><td>0.50</td>" in text
-
-
-class TestInABrowser:
-    pytestmark = IN_A_BROWSER
-
-    def test_the_page_fits_a_phone(self, tmp_path: Path) -> None:
-        page = write_page(sample_table(), tmp_path / "p.html")
-        with running_browser() as browser, open_pages(browser, {"p": page}) as opened:
-            for width, scheme in ((390, "dark"), (1280, "light")):
-                one = opened("p", viewport={"width": width, "height": 800}, color_scheme=scheme)
-                assert one.locator("figure svg text").first.bounding_box()["height"] > 10
-                found, light, size = unfolded(one, tmp_path / f"{width}.png")
-                assert (found, light) == (width, scheme == "light")
-                assert size > 10_000
 
 
 @pytest.mark.slow

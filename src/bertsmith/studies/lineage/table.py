@@ -19,6 +19,7 @@ from bertsmith.studies.lineage.tasks import Cell, TaskFacts
 EMPTY, WAITING = "–", "…"  # there is none; not finished yet
 KINDS = {"likelihood": "likelihood", "likelihood of both directions": "both directions", "masked": "masked"}
 MASKED = "masked"
+SMALLEST = 0.001  # share of bytes in unknown words that is worth a note
 Table = Mapping[str, Any]
 Rows = list[list[str]]
 
@@ -195,7 +196,8 @@ def points(gain: Mapping[str, Any] | None) -> str:
 def caption(table: Table) -> str:
     """What the numbers are."""
     runs = f"mean ± sd of {table['seeds']} seeds" if table["seeds"] > 1 else "one seed"
-    trained = f"{table['minutes']:g} minutes of pre-training for each model, size {table['size']}"
+    minutes = "1 minute" if table["minutes"] == 1 else f"{table['minutes']:g} minutes"
+    trained = f"{minutes} of pre-training for each model, size {table['size']}"
     return f"{trained}; dev scores in percent, {runs}"
 
 
@@ -212,7 +214,7 @@ def notes(table: Table) -> Iterator[str]:
                 yield f"{row['title']} on {task} is empty: {cell['reason']}"
     kinds = {row["judgement"]["kind"] for row in table["rows"] if row["judgement"]}
     if kinds - {MASKED}:
-        words = [row for row in table["rows"] if row["judgement"] and row["judgement"]["unknown_bytes"] > 0]
+        words = [row for row in table["rows"] if row["judgement"] and row["judgement"]["unknown_bytes"] >= SMALLEST]
         about = ", ".join(f"{row['title']} {row['judgement']['unknown_bytes']:.1%}" for row in words)
         unknown = f" Bytes in words outside of the vocabulary, at ln 256 each: {about}." if about else ""
         yield f"Nats per byte of held-out text: lower is better.{unknown}"
