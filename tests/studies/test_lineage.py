@@ -188,7 +188,7 @@ def test_a_study_writes_its_table_and_is_not_repeated(
     assert "http://" not in page.replace("http://www.w3.org", "")
     with pytest.raises(ConfigError, match=r"pretrain/vectors is finished with other settings \(minutes"):
         lineage(study_of(base, tmp_path / "s", minutes=0.02), quiet=True)
-    with pytest.raises(ConfigError, match="holds a run with other settings: batch_size"):
+    with pytest.raises(ConfigError, match=r"holds a run with other settings: batch_size .+ or remove that folder"):
         lineage(study_of(base, tmp_path / "s", changes=("bert:batch_size=8",)), quiet=True)
 
 

@@ -125,7 +125,7 @@ class TaskRun:
         """Scores, predictions and costs; a reason instead if the model cannot do the task. Its model is removed."""
         found = self.result()
         if found is None:
-            recipe_changes(self.folder, with_saved_precision(self.settings, self.folder))  # raises for other settings
+            self._refuse_other_settings()
             try:
                 found = self._train(quiet=quiet)
             except NOT_A_REASON:
@@ -138,6 +138,13 @@ class TaskRun:
         if not self.keep:
             remove_run_files(self.folder, BEST)
         return found
+
+    def _refuse_other_settings(self) -> None:
+        try:
+            recipe_changes(self.folder, with_saved_precision(self.settings, self.folder))
+        except ConfigError as error:
+            found = str(error).partition(": choose another -o")[0]
+            raise ConfigError(f"{found}: choose another -o, or remove that folder") from error
 
     def _train(self, *, quiet: bool) -> dict[str, Any]:
         outdated = not (self.folder / BEST).is_dir() or (self.folder / SCORES).is_file()
