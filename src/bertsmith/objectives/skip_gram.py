@@ -160,8 +160,8 @@ class SkipGram(Objective):
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """1 + K for each pair."""
-        pairs = (self.labels(batch)[:, : self.columns] == POSITIVE).sum()
-        return {self.name: (1 + self.config.negatives) * pairs}
+        labels_RP = self.labels(batch)[:, : self.columns]
+        return {self.name: (1 + self.config.negatives) * torch.nan_to_num(labels_RP, nan=NONE).clamp_(min=0).sum()}
 
     @property
     def columns(self) -> int:

@@ -73,9 +73,9 @@ class Adagrad(Optimizer):
         self, values: Tensor, sums: Tensor, gradient: Tensor, rate: Tensor, divisor: Tensor, skip: Tensor
     ) -> None:
         """In place."""
-        gradient = torch.where(skip > 0, 0.0, gradient / divisor)  # a skipped gradient may be infinite
+        gradient = _scaled(gradient, divisor, skip)
         sums.addcmul_(gradient, gradient)
-        values.addcdiv_(gradient.mul_(-rate), sums.sqrt().add_(self.config.epsilon))
+        values.addcdiv_(gradient * -rate, sums.sqrt().add_(self.config.epsilon))
 
     def state(self) -> dict[str, Tensor]:
         """`sums/name`."""
@@ -83,3 +83,10 @@ class Adagrad(Optimizer):
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         self.sums = load_by_name(state, "sums", self.weights)
+
+
+def _scaled(gradient: Tensor, divisor: Tensor, skip: Tensor) -> Tensor:
+    """The clipped gradient; zeros where the step is skipped, whose gradient may be infinite."""
+    if skip.device.type == "cpu" and divisor == 1 and not skip:
+        return gradient
+    return torch.where(skip > 0, 0.0, gradient / divisor)
