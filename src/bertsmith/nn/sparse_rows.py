@@ -14,12 +14,12 @@ def sum_rows(gradient: Tensor) -> Tensor:
     rows_T, values_TD = gradient._indices()[0], gradient._values()
     ascending_T, order_T = torch.sort(rows_T, stable=True)
     rows_U, counts_U = torch.unique_consecutive(ascending_T, return_counts=True)
-    ends_U = counts_U.cumsum(0)
-    starts_U = ends_U - counts_U
+    starts_U = counts_U.cumsum(0) - counts_U
     sums_UD = values_TD.new_empty(len(rows_U), *values_TD.shape[1:])
 
     def part(first: int, last: int) -> None:
-        start, end = int(starts_U[first]), int(ends_U[last - 1])
+        # whole tensors without reading the device
+        start, end = int(starts_U[first]) if first else 0, int(starts_U[last]) if last < len(rows_U) else len(order_T)
         some_T, some_U = order_T[start:end], starts_U[first:last] - start
         sums_UD[first:last] = F.embedding_bag(some_T, values_TD, some_U, mode="sum")
 

@@ -64,7 +64,7 @@ class Trainer:
         self.weights = self.parallel.weights(model.layer_groups())
         self.optimizer = optimizer.build(self.weights)
         self.sharded = self.compute.fsdp and self.world.size > 1
-        if self.optimizer.sparse:
+        if self.optimizer.sparse and not self.forward_backward.uses_cuda_graphs:  # graphs have fixed shapes
             self.parallel.use_sparse_gradients()
         over_rows = self.world.device.type == "cpu" and model.threads_over_rows
         self._threads: Callable[[], AbstractContextManager[int | None]]
