@@ -10,12 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from model_fixtures import SIZE, VOCABULARY, random_batch, randomize_weights
+from threads import threads
 
 from bertsmith.encoders import word_vectors
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.nn import row_threads
 from bertsmith.nn.banded import BLOCK, banded_products, offsets
+from bertsmith.nn.sparse_rows import sum_rows
 from bertsmith.objectives import skip_gram
 from bertsmith.types import Batch
 
@@ -135,6 +137,20 @@ def test_the_sparse_loss_of_parts_equals_that_of_all_scores(monkeypatch: pytest.
     assert actual.counts == expected.counts
     for gradient, wanted in zip(gradients, expected_gradients, strict=True):
         assert torch.allclose(gradient.to_dense(), 3 * wanted, atol=1e-12)
+
+
+def test_gradients_are_the_same_bits_with_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_threads, "ROWS", BLOCK)
+    made = model(window=3)
+    (objective,) = made.objectives.values()
+    objective.output.sparse, corrupted, found = True, made.corrupt(batch()), []
+    for count in (1, 3):
+        with threads(count):
+            total = made(corrupted).sums["skip_gram"]
+            found.append([total, *torch.autograd.grad(total, [made.encoder.token_embeddings, objective.output.weight])])
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    assert torch.equal(sum_rows(found[0][2]).values(), sum_rows(found[1][2]).values())
 
 
 def test_banded_products_equal_dense_ones() -> None:

@@ -145,7 +145,7 @@ class Recipe:
                 "batch_size_warmup: the columns of packing.kind=columns are the rows of a step: leave it out"
             )
         if self.vectors and self.start:
-            raise ConfigError(f"vectors={self.vectors} and start={self.start}: a run starts from one of them")
+            raise ConfigError(f"vectors={self.vectors} and start={self.start}: leave out one of them")
         check_precision(self.precision, self.compute)
         _check_seed(self.seed)
         _ = self.plan, self.batch_sizes  # raise where their settings are invalid
