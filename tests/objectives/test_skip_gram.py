@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from model_fixtures import SIZE, VOCABULARY, random_batch, randomize_weights
+from model_fixtures import SIZE, VOCABULARY, random_batch, randomize_weights, relative_difference
 from threads import threads
 
 from bertsmith.encoders import word_vectors
@@ -137,6 +137,18 @@ def test_the_sparse_loss_of_parts_equals_that_of_all_scores(monkeypatch: pytest.
     assert actual.counts == expected.counts
     for gradient, wanted in zip(gradients, expected_gradients, strict=True):
         assert torch.allclose(gradient.to_dense(), 3 * wanted, atol=1e-12)
+
+
+def test_scores_in_bfloat16_are_close_and_have_gradients() -> None:
+    made = model(window=3).float()
+    corrupted, tables = made.corrupt(batch()), [*made.parameters()]
+    expected = made(corrupted).sums["skip_gram"]
+    with torch.autocast("cpu", torch.bfloat16):
+        total = made(corrupted).sums["skip_gram"]
+    assert total.item() == pytest.approx(expected.item(), rel=1e-2)
+    assert total.item() != expected.item()
+    pairs = zip(torch.autograd.grad(total, tables), torch.autograd.grad(expected, tables), strict=True)
+    assert all(relative_difference(ours, exact) < 2e-2 for ours, exact in pairs)
 
 
 def test_gradients_are_the_same_bits_with_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:

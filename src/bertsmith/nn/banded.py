@@ -27,9 +27,8 @@ class _BandedProducts(torch.autograd.Function):
         x_RD, *others = ctx.saved_tensors
         sizes = [BLOCK + len(other_ED) - len(x_RD) for other_ED in others]
         x_gradient_RD, gradients = torch.zeros_like(x_RD), [torch.empty_like(other_ED) for other_ED in others]
-        for gradient_RM, other_ED, gradient_ED in zip(
-            torch.split(gradient_RC, sizes, 1), others, gradients, strict=True
-        ):
+        parts = zip(torch.split(gradient_RC, sizes, 1), others, gradients, strict=True)
+        for gradient_RM, other_ED, gradient_ED in parts:
             product_gradients(gradient_RM, x_RD, other_ED, out=(x_gradient_RD, gradient_ED))
         return x_gradient_RD, *gradients
 
@@ -39,7 +38,10 @@ def banded_products(x_RD: Tensor, y_ED: Tensor, z_ED: Tensor) -> Tensor:
 
     y and z have r and r' rows before the row of x's first one, and as many after that of its last one.
     """
-    result: Tensor = _BandedProducts.apply(x_RD, y_ED, z_ED)  # type: ignore[no-untyped-call]
+    tensors, device = [x_RD, y_ED, z_ED], x_RD.device.type
+    if torch.is_autocast_enabled(device):  # which a backward pass does not see
+        tensors = [each.to(torch.get_autocast_dtype(device)) for each in tensors]
+    result: Tensor = _BandedProducts.apply(*tensors)  # type: ignore[no-untyped-call]
     return result
 
 

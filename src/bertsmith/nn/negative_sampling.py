@@ -52,11 +52,11 @@ def _logistic(logits: Tensor, weight: Tensor, label: int) -> tuple[Tensor, Tenso
 
 @dataclass(frozen=True)
 class _Band:
-    """The words on one side of the products, context or noise, and where they are in what a step computes."""
+    """The words that rows are multiplied with: those around them, or noise words."""
 
     ids_E: Tensor
     label: int
-    columns: slice
+    columns: slice  # of their products
     start: int  # of its entries in the sparse gradient
     halo: int  # rows that bands reach before the first row and after the last one
 
@@ -67,7 +67,7 @@ class _Band:
 
 
 class _SparseLoss(torch.autograd.Function):
-    """Parts of the rows look up their words and compute scores, which are not kept, or gradients."""
+    """In parts of the rows, which look up the vectors of their words: neither these nor the products are kept."""
 
     @staticmethod
     def forward(ctx: Any, x_RD: Tensor, table_VD: Tensor, weight_RC: Tensor, *ids: Tensor) -> Tensor:
