@@ -26,6 +26,7 @@ from bertsmith.types import Batch
 
 QUICK = ["schedule.kind=linear", "learning_rate=0.03", "batch_size=4", "encoder.dropout=0", "head.dropout=0"]
 QUICK += ["evals_per_epoch=0"]
+ELMO: dict[str, Any] = {"width": 4, "hidden": 6, "filters": ((1, 4), (2, 4)), "character_width": 4, "highway": 1}
 SMALL: dict[str, Any] = {"kind": "taglm", "hidden": 5, "character_hidden": 3}
 
 
@@ -72,8 +73,7 @@ def test_a_word_has_the_vector_of_the_piece_that_has_read_all_of_it(direction: s
 
 
 def test_elmo_gives_its_layers_and_reads_unknown_words(tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {"width": 4, "hidden": 6, "filters": ((1, 4), (2, 4)), "character_width": 4}
-    folder = saved(tmp_path / "elmo", elmo.Config(**sizes, highway=1), WORDS)
+    folder = saved(tmp_path / "elmo", elmo.Config(**ELMO), WORDS)
     encoder, tokenizer = built(tmp_path, folder, feature_layers="mix", features_at=[0, 2])
     text = "Anna Oslo lives Rome"  # two of them are not in its vocabulary
     found = frozen_layers(encoder, batch_of(tokenizer, text))
@@ -84,6 +84,14 @@ def test_elmo_gives_its_layers_and_reads_unknown_words(tmp_path: Path) -> None:
     for layer, expected in zip(found, alone, strict=True):
         assert relative_difference(layer[ours : ours + 4], expected[theirs : theirs + 4]) < 1e-5
     assert relative_difference(found[0][ours + 1], found[0][ours + 3]) > 1e-3, "unknown words differ"
+
+
+def test_texts_without_a_word_have_no_features_of_elmo(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "elmo", elmo.Config(**ELMO), WORDS)
+    encoder, tokenizer = built(tmp_path, folder, feature_layers="mix", mix_layer_norm=True)
+    batch = batch_of(tokenizer, "")
+    assert all(layer.is_floating_point() and not layer.any() for layer in frozen_layers(encoder, batch))
+    assert encoder(batch).last_hidden.isfinite().all()
 
 
 def test_long_texts_are_read_in_windows(tmp_path: Path) -> None:

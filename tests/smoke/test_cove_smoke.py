@@ -152,6 +152,10 @@ def test_context_vectors_as_features_beside_words_and_characters(road: Path) -> 
             "encoder.fixed_embeddings=true needs word vectors: pass",
         ),
         (["pretrain", "cove/tiny", "-d", "shards", "-o", "p", "vectors=none.txt"], "none.txt"),
+        (
+            ["pretrain", "cove/tiny", "-d", "shards", "-o", "p", "vectors=words.txt", "start=run"],
+            "vectors=words.txt and start=run: leave out one of them",
+        ),
         (["pretrain", "cove/tiny", "-d", "shards", "-o", "p", "vectors=words.txt"], "write encoder.embedding_width=8"),
         (["extend", "run", "--vectors", "words.txt", "-o", "e"], "run has trained word vectors, to which others"),
         (

@@ -147,9 +147,8 @@ class EncoderDecoder(Encoder):
 
     has_decoder = True
     starts_texts = False
-    captures: ClassVar[bool] = (
-        False  # its states are `CapturedState`: `step` changes them in place, without synchronising
-    )
+    # its states are `CapturedState`: `step` changes them in place, without synchronising
+    captures: ClassVar[bool] = False
 
     def start(self, batch: Batch, *, hypotheses: int, length: int, dtype: torch.dtype) -> DecoderState:
         """Encodes one source text per row [N, L], for hypotheses of up to `length` tokens."""

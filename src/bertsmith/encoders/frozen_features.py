@@ -101,7 +101,7 @@ class FrozenEncoder(nn.Module):
         aligned = [self.align(words) for words in texts]
         rows = [row for one in aligned for row in one.rows]
         if not rows:
-            like = next(self.encoder.buffers())
+            like = next(one for one in self.encoder.buffers() if one.is_floating_point())  # others: spellings
             return [like.new_zeros(size, width) for width in self.encoder.layer_widths]
         begins = np.cumsum([0, *(sum(map(len, one.rows)) for one in aligned)])
         first, last = (

@@ -102,6 +102,11 @@ class Model(nn.Module):
         """Whether torch.compile and CUDA graphs suit the encoder."""
         return self.encoder.compiles
 
+    @property
+    def threads_over_rows(self) -> bool:
+        """Whether a training step on a CPU is loops over rows (`nn.row_threads`), with small operations outside."""
+        return all(objective.threads_over_rows for objective in self._each())
+
     def forward(self, batch: Batch, state: tuple[Tensor, ...] | None = None) -> Loss:
         """The loss of a corrupted batch; the encoder computes its last layer only at tokens that objectives read.
 

@@ -117,6 +117,11 @@ class Objective(nn.Module):
         return batch
 
     @property
+    def threads_over_rows(self) -> bool:
+        """Whether its loss on a CPU is computed in loops over rows (`nn.row_threads`)."""
+        return False
+
+    @property
     def loss_terms(self) -> tuple[str, ...]:
         """The names of the terms of its loss."""
         return (self.name,)
