@@ -99,7 +99,7 @@ def small_heat_maps(weights: NDArray[np.float32], *, title: str) -> Picture:
 
 def _picture(title: str, parts: Sequence[str], *, width: int, height: int) -> Picture:
     """A picture with its title above, on white, so that it can be read on any background."""
-    width = max(width, 7 * len(title) + 2 * MARGIN)
+    width = max(width, 6 * len(title) + 2 * MARGIN)
     size = f'width="{width}" height="{height}"'
     svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(title)}" {size} '
