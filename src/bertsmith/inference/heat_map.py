@@ -21,7 +21,7 @@ CELL = 18  # pixels of a token in a heat map
 MAX_TOKENS = 128  # of a heat map
 MAX_TOKEN = 12  # characters of a label
 SMALL = 110  # pixels of a heat map among others
-MARGIN, GAP, LINE = 8, 10, 20  # pixels around a picture, between small heat maps, of a line of text
+MARGIN, GAP, LINE, LAYER = 8, 10, 20, 60  # pixels: around a picture, between small heat maps, a line of text, "layer 1"
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _label(token: str) -> str:
 def small_heat_maps(weights: NDArray[np.float32], *, title: str) -> Picture:
     """Weights [layers, heads, Q, K]: one row of heat maps for each layer, one column for each head."""
     layers, heads = weights.shape[:2]
-    left, top = MARGIN + 60, 2 * LINE + MARGIN
+    left, top = MARGIN + LAYER, 2 * LINE + MARGIN
     parts = []
     for head in range(heads):
         x = left + head * (SMALL + GAP) + SMALL // 2
