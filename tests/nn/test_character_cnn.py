@@ -64,7 +64,7 @@ def test_words_that_become_equal_are_reported() -> None:
 
 
 def test_batches_with_ids_alone() -> None:
-    batch = random_batch([12, 9], length=12, pairs=False)
+    batch = random_batch([12, 9], length=12, pairs=False).replace(characters=None)
     words, index = distinct_words(batch, most=50, vocabulary=None)
     assert len(words) == len(batch.input_ids.unique()) == len(words.unique(dim=0))
     assert torch.equal(words[index][:, :6], id_characters(batch.input_ids.flatten()))

@@ -29,6 +29,10 @@ def numbers_of(row: Row) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(3, len(row), 4)).astype(np.float32)
 
 
+def key_of(row: Row) -> str:
+    return row_key(row.ids, row.segment_ids, row.characters)
+
+
 class Extractor:
     """Counts the rows that it was asked for."""
 
@@ -53,7 +57,7 @@ def keep(folder: Path, rows: Sequence[Row] = ROWS, *, disk: Disk | None = None) 
 
 def check(features: FeatureCache) -> None:
     for row in ROWS:
-        key, right = row_key(row.ids, row.segment_ids), numbers_of(row)
+        key, right = key_of(row), numbers_of(row)
         assert np.array_equal(features.read(key, range(2, 4)), right[1:])
         assert np.array_equal(features.read(key, range(1)), right[:1])
 
@@ -85,7 +89,7 @@ def test_another_encoder_precision_or_row_is_another_folder(tmp_path: Path) -> N
 def test_half_precision_is_rounded_and_never_infinite(tmp_path: Path) -> None:
     spec = FeatureSpec(SPEC.encoder, (0, 2, 3), 4, "float16")
     features = cache_features(tmp_path, ROWS, spec, Extractor(), quiet=True)
-    result = features.read(row_key(ROWS[0].ids, ROWS[0].segment_ids), range(2, 4))
+    result = features.read(key_of(ROWS[0]), range(2, 4))
     assert 0 < np.abs(result - numbers_of(ROWS[0])[1:]).max() < 2e-3
     with pytest.raises(BertsmithError, match="overflows float16"):
         cache_features(tmp_path / "b", ROWS, spec, lambda rows: (1e5 * numbers_of(row) for row in rows), quiet=True)
@@ -177,4 +181,4 @@ def test_missing_rows_and_truncated_files_are_errors(tmp_path: Path) -> None:
     for path in tmp_path.rglob("*.bin"):
         path.write_bytes(b"")
     with pytest.raises(DataError, match="is truncated"):
-        features.read(row_key(ROWS[0].ids, ROWS[0].segment_ids), range(1))
+        features.read(key_of(ROWS[0]), range(1))
