@@ -47,8 +47,9 @@ def test_the_documentation_of_one_package_is_its_docstrings() -> None:
     assert sum(len(document.text) for document in documents) >= 20_000
     assert all(document.source.startswith("numpy.") for document in documents)
     assert documents == list(islice(sample_text.package_documentation("numpy"), len(documents)))
-    with pytest.raises(DataError, match=r'^no installed package is called "nonexistent": name one such as torch$'):
-        sample_text.package_documentation("nonexistent")
+    for name in ("nonexistent", "numpy.linalg"):
+        with pytest.raises(DataError, match=f'^no installed package is called "{name}": name one such as torch$'):
+            sample_text.package_documentation(name)
 
 
 DOCSTRING = """Draw samples from a distribution.

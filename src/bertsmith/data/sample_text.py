@@ -61,7 +61,7 @@ def python_documentation(*, limit: int = 3_000_000) -> Iterator[Document]:
 
 def package_documentation(name: str, *, limit: int = 3_000_000) -> Iterator[Document]:
     """English documents of `limit` characters in total: the docstrings of an installed package, one per module."""
-    spec = find_spec(name)
+    spec = None if "." in name else find_spec(name)  # of a subpackage it would import the package
     if spec is None or not spec.submodule_search_locations:
         raise DataError(f'no installed package is called "{name}": name one such as torch')
     folders = map(Path, spec.submodule_search_locations)
