@@ -662,8 +662,8 @@ def proxies(folder: Path, losses: dict[str, float], *more: object, status: int =
     (folder / "v.toml").write_text(VARIANTS, encoding="utf-8")
     original = module._words
 
-    def pretended(item: Any, output: Path, arguments: list[str]) -> list[str]:
-        real = original(item, output, arguments)
+    def pretended(item: Any, output: Path, arguments: list[str], minutes: float) -> list[str]:
+        real = original(item, output, arguments, minutes)
         assert ("learning_rate=5e-4" in real) == (item.name == "second")
         assert real[real.index("--recipe") + 1] == ("bert/mini" if item.name == "third" else "bert/tiny")
         ends = str(status if item.name == "third" else 0)

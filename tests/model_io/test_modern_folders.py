@@ -120,7 +120,7 @@ def test_configs_that_do_not_match_the_weights(theirs: Path, claim: dict[str, An
 
 def test_native_settings_are_ignored_in_a_transformers_folder(theirs: Path) -> None:
     before, _, _ = open_model(theirs)
-    change_config(theirs, norm="after", gated=False, rotary=False, is_decoder=True, type_vocab_size=2)
+    change_config(theirs, norm="after", gated=False, positions="learned", is_decoder=True, type_vocab_size=2)
     after, _, _ = open_model(theirs)
     assert after.encoder.config == before.encoder.config
 

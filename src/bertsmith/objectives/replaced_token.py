@@ -28,13 +28,15 @@ class Config(GeneratorConfig):
     """The generator replaces 15 % of the tokens; the discriminator classifies every token but padding."""
 
     predict_at: Literal["all", "words", "masked"] = "all"  # all but padding; not at special tokens; only at masked ones
-    discriminator_weight: float = 50.0  # of the discriminator's loss beside the generator's
+    discriminator_weight: float = 50.0  # of the discriminator's loss; 0: only the generator and embeddings are trained
     weight: float = 1.0  # of both in the total
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.predict_at not in ("all", "words", "masked"):
             raise ConfigError(f"predict_at={self.predict_at} must be one of all, words, masked")
+        if self.discriminator_weight < 0:
+            raise ConfigError(f"discriminator_weight={self.discriminator_weight:g} must be at least 0")
 
     def build(self, context: BuildContext) -> ReplacedToken:
         return ReplacedToken(self, self.build_generator(context, weight=self.weight), context)
@@ -54,6 +56,7 @@ class ReplacedToken(GeneratorObjective):
         self.classifier = nn.Linear(context.width, 1)
         context.layer_config.init_weights(self)
         self.generator = generator
+        self.reads_encoding = config.discriminator_weight > 0
 
     def corrupt(self, batch: Batch) -> Batch:
         """Masks tokens for the generator; labels [T] are ORIGINAL at every token that will be classified."""
