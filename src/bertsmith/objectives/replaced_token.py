@@ -7,7 +7,7 @@ T flat tokens, R slots for masked tokens, V vocabulary, E width of the token tab
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +21,7 @@ from bertsmith.objectives.objective import BuildContext, Embed
 from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
 
 ORIGINAL, REPLACED = 0, 1  # the labels
+BASE_RATE = "base_rate"  # a loss term without weight: the share of REPLACED, and the accuracy of always ORIGINAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +82,25 @@ class ReplacedToken(GeneratorObjective):
         labels_T = torch.where(changed_T & (labels_T != IGNORE_INDEX), REPLACED, labels_T)
         return filled.replace(labels={**batch.labels, self.name: labels_T}), loss
 
-    def chance_accuracy(self, counts: Mapping[str, float]) -> float | None:
-        """Of always predicting ORIGINAL, if every sample differed; more, the better the generator becomes."""
-        unmasked = 1 - counts.get(GENERATOR_TERM, 0.0) / max(counts.get(self.name, 0.0), 1e-9)
-        return unmasked if unmasked > 0.5 else None
+    @property
+    def loss_terms(self) -> tuple[str, ...]:
+        """With the base rate, unless only the generator is trained."""
+        return (*super().loss_terms, BASE_RATE) if self.reads_encoding else super().loss_terms
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """Of the discriminator's labels for both of its terms."""
+        counts = super().counts(batch)
+        return counts | ({BASE_RATE: counts[self.name]} if self.reads_encoding else {})
+
+    def loss(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Loss:
+        """The discriminator's, and beside it, with weight 0, the share of replaced tokens.
+
+        A discriminator that has learned nothing always predicts ORIGINAL; its accuracy rises as the generator improves.
+        """
+        labels_T, count = self.labels(batch), super().counts(batch)[self.name]
+        replaced, original = ((labels_T == label).sum() for label in (REPLACED, ORIGINAL))
+        base_rate = Loss({BASE_RATE: replaced.float()}, {BASE_RATE: count}, {BASE_RATE: original}, {BASE_RATE: 0.0})
+        return super().loss(encoding, batch, table) + base_rate
 
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Tensor:
         """The logits of ORIGINAL, which is always 0, and of REPLACED at every token [T, 2]."""
