@@ -36,7 +36,7 @@ from bertsmith.training.trainer import Trainer
 
 EVAL_PREFIX = "held_out/"  # of held-out metrics in the log of a run
 GENERATOR = "generator_"  # prefix of the held-out metrics of ELECTRA's generator
-NEXT_SENTENCE = "next_sentence"
+NEXT_SENTENCE, REPLACED_TOKEN, BASE_RATE = "next_sentence", "replaced_token", "base_rate"
 CALLS = "calls.json"
 POINTS = 20  # of a curve
 FREQUENCIES = "unigram"  # loss of predicting words by their frequency
@@ -132,8 +132,10 @@ class Contest(PretrainRun):
         result = {"seconds": seconds, "step": self.trainer.steps_done, "tokens": self.trainer.tokens}
         scores = self.evaluator.evaluate_model(self.model, self.trainer.world.device)
         result |= asdict(scores) if scores else self._generator_scores()
-        if NEXT_SENTENCE in self.config.objectives and self.held_out:
-            result[NEXT_SENTENCE] = self.trainer.evaluate(self.held_out).accuracies[NEXT_SENTENCE]
+        if self.held_out and not {NEXT_SENTENCE, REPLACED_TOKEN}.isdisjoint(self.config.objectives):
+            accuracies = self.trainer.evaluate(self.held_out).accuracies
+            names = (NEXT_SENTENCE, REPLACED_TOKEN, BASE_RATE)
+            result |= {name: accuracies[name] for name in names if name in accuracies}
         return result
 
     def _generator_scores(self) -> dict[str, float]:

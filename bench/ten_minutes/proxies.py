@@ -20,7 +20,7 @@ from typing import Any
 from bench.ten_minutes import results
 from bench.ten_minutes.contestants import recipe_of
 from bench.ten_minutes.pipeline import repeated
-from bench.ten_minutes.pretraining import GENERATOR
+from bench.ten_minutes.pretraining import BASE_RATE, GENERATOR, REPLACED_TOKEN
 from bertsmith.config import did_you_mean
 from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 from bertsmith.system.durable import Disk
@@ -177,10 +177,19 @@ def table(chosen: Sequence[Variant], output: Path, tasks: Sequence[str] = ()) ->
     scored = [task for task in tasks if any(task in found for found in scores.values())]
     first = finished[next(variant.name for variant in chosen if variant.name in finished)]
     heads = ["", "changed", "tokens", "tokens/s", "MFU", "nats/piece", "nats/byte", f"less than {first['name']}"]
-    heads += [f"{first['name']}'s end at", "off the plateau", *scored, *(["mean"] if scored else [])]
+    gains = any(REPLACED_TOKEN in run["final"] for run in finished.values())
+    heads += [f"{first['name']}'s end at", "off the plateau", *(["above base rate"] if gains else [])]
+    heads += [*scored, *(["mean"] if scored else [])]
     changed = {variant.name: _changed(variant, chosen[0]) for variant in chosen}
     order = sorted(finished, key=lambda name: (-_mean(scores[name], scored), _loss(finished[name])))
-    rows = [[*_row(finished[name], first, changed[name]), *_score_cells(scores[name], scored)] for name in order]
+    rows = [
+        [
+            *_row(finished[name], first, changed[name]),
+            *([_above_base_rate(finished[name]["final"])] if gains else []),
+            *_score_cells(scores[name], scored),
+        ]
+        for name in order
+    ]
     lines = [heads, ["---", "---", *["---:"] * (len(heads) - 2)], *rows]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
     Disk().write_file(output / PAGE, [text.encode()])
@@ -204,9 +213,15 @@ def _score_cells(scores: Mapping[str, float], tasks: Sequence[str]) -> list[str]
     return ["–" if cell is None else f"{cell:.1f}" for cell in cells]
 
 
+def _above_base_rate(final: Mapping[str, float]) -> str:
+    """The accuracy of a discriminator, less that of always predicting the more frequent label."""
+    return f"{100 * (final[REPLACED_TOKEN] - final[BASE_RATE]):+.2f}" if REPLACED_TOKEN in final else "–"
+
+
 def _changed(variant: Variant, first: Variant) -> str:
     recipe = [variant.recipe] if variant.recipe != first.recipe else []
-    return ", ".join([*recipe, *variant.own]) or "–"
+    stage = [f"after {variant.after}"] if variant.after else []
+    return ", ".join([*stage, *recipe, *variant.own]) or "–"
 
 
 def _row(run: Mapping[str, Any], first: Mapping[str, Any], changed: str) -> list[str]:
