@@ -12,7 +12,7 @@ from bertsmith.encoders import electra
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import replaced_token
-from bertsmith.objectives.generator import sample_tokens
+from bertsmith.objectives.generator import GeneratorMasking, sample_tokens
 from bertsmith.training.distributed import World
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import TrainingPlan
@@ -111,6 +111,33 @@ class TestTheGeneratorAlone:
         head = second.objectives["replaced_token"].transform.weight.clone()
         trained(second, steps=1)
         assert not torch.equal(second.objectives["replaced_token"].transform.weight, head)
+
+
+def mean_cosine(model: Model) -> float:
+    """Between the vectors of different tokens in the encoder's last layer."""
+    batch = model.corrupt(texts(100))
+    with torch.no_grad():
+        hidden = model.eval().encoder(batch.replace(indices={})).last_hidden[(batch.document_ids != 0).flatten()]
+    unit = torch.nn.functional.normalize(hidden, dim=-1)
+    return float((unit @ unit.T).fill_diagonal_(0).sum() / (len(unit) * (len(unit) - 1)))
+
+
+def test_the_first_predictions_are_the_base_rate() -> None:
+    head = build(masking=GeneratorMasking(mask_probability=0.2)).objectives["replaced_token"]
+    assert torch.sigmoid(head.classifier.bias).item() == pytest.approx(0.2)
+    assert build(predict_at="masked").objectives["replaced_token"].classifier.bias.item() == 0
+
+
+def test_the_bias_keeps_the_vectors_of_tokens_apart() -> None:
+    """From a bias of 0 all weights first move to lower every logit, which gives all tokens one vector."""
+    cosines = []
+    for bias in (None, 0.0):
+        model = build()
+        if bias is not None:
+            torch.nn.init.constant_(model.objectives["replaced_token"].classifier.bias, bias)
+        trained(model, steps=20)
+        cosines.append(mean_cosine(model))
+    assert cosines[0] < cosines[1] - 0.2
 
 
 def test_wrong_settings_are_one_line_errors() -> None:

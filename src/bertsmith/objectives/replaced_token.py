@@ -3,10 +3,14 @@
 T flat tokens, R slots for masked tokens, V vocabulary, E width of the token table.
 """
 
-# differs from the paper's code: the discriminator's head is initialised like all other weights, not by Glorot's rule.
+# differs from the paper's code: the discriminator's head is initialised like all other weights, not by Glorot's rule, and
+# its bias starts at the log-odds of the share of masked tokens. From a bias of 0, Adam's first steps move the weights of
+# all layers in the one direction that lowers the logit of every token. With a short warm-up all tokens then have the same
+# vector, and the encoder learns nothing more (LOG.md, "The model family").
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -56,8 +60,14 @@ class ReplacedToken(GeneratorObjective):
         self.activation = get_activation(context.layer_config.activation)
         self.classifier = nn.Linear(context.width, 1)
         context.layer_config.init_weights(self)
+        nn.init.constant_(self.classifier.bias, self._initial_bias())
         self.generator = generator
         self.reads_encoding = config.discriminator_weight > 0
+
+    def _initial_bias(self) -> float:
+        """The log-odds of REPLACED with a new generator, whose samples nearly always differ; see above."""
+        share = self.config.masking.mask_probability
+        return 0.0 if self.config.predict_at == "masked" else math.log(share / (1 - share))
 
     def corrupt(self, batch: Batch) -> Batch:
         """Masks tokens for the generator; labels [T] are ORIGINAL at every token that will be classified."""
