@@ -3,10 +3,10 @@
 T flat tokens, R slots for masked tokens, V vocabulary, E width of the token table.
 """
 
-# differs from the paper's code: the discriminator's head is initialised like all other weights, not by Glorot's rule, and
-# its bias starts at the log-odds of the share of masked tokens. From a bias of 0, Adam's first steps move the weights of
-# all layers in the one direction that lowers the logit of every token. With a short warm-up all tokens then have the same
-# vector, and the encoder learns nothing more (LOG.md, "The model family").
+# differs from the paper's code: the discriminator's head is initialised like all other weights, not by Glorot's rule,
+# and its bias starts at the log-odds of the share of masked tokens. From a bias of 0, Adam's first steps move the
+# weights of all layers in the one direction that lowers the logit of every token. With a short warm-up all tokens then
+# have the same vector, and the encoder learns nothing more (LOG.md, "The model family").
 
 from __future__ import annotations
 
