@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from model_fixtures import SIZE, VOCABULARY, random_batch, randomize_weights
+from model_io.folder_fixtures import tokenizer
 
 from bertsmith.encoders import electra
 from bertsmith.errors import ConfigError
+from bertsmith.model_io.folder_tokenizer import vocabulary_of
 from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import save_model
 from bertsmith.objectives import replaced_token
 from bertsmith.objectives.generator import GeneratorMasking, sample_tokens
 from bertsmith.training.distributed import World
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.roofline import flops_per_token
+from bertsmith.training.start import load_weights
 from bertsmith.training.trainer import Trainer
 from bertsmith.types import Batch
 
@@ -103,14 +108,38 @@ class TestTheGeneratorAlone:
         blocks = sum(weight.numel() for weight in encoder.blocks.parameters() if weight.dim() == 2)
         assert both - alone >= 6 * blocks
 
-    def test_the_trained_generator_starts_a_discriminator(self) -> None:
-        first = build(discriminator_weight=0.0)
-        trained(first, steps=2)
-        second = build()
-        second.load_state_dict(first.state_dict())  # the weights have the same names
-        head = second.objectives["replaced_token"].transform.weight.clone()
-        trained(second, steps=1)
-        assert not torch.equal(second.objectives["replaced_token"].transform.weight, head)
+    def test_a_resumed_run_is_bit_identical(self) -> None:
+        whole, halves = build(discriminator_weight=0.0), build(discriminator_weight=0.0)
+        trained(whole, steps=4)
+        plan = TrainingPlan(steps=4, learning_rate=1e-2)
+        first = Trainer(halves, lambda step: [texts(step)], plan=plan, optimizer=adamw.Config(), world=World())
+        for _ in range(2):
+            next(first)
+        state = first.state()
+        again = build(discriminator_weight=0.0)
+        second = Trainer(again, lambda step: [texts(step)], plan=plan, optimizer=adamw.Config(), world=World())
+        second.load(state)
+        for _ in second:
+            pass
+        for name, value in whole.state_dict().items():
+            assert torch.equal(again.state_dict()[name], value), name
+
+    @pytest.mark.parametrize("positions", ["learned", "rotary"])
+    def test_the_trained_generator_starts_a_discriminator(self, positions: str, tmp_path: Path) -> None:
+        """From a folder of transformers with the generator's beside it, or from a native one that holds both."""
+        words = tokenizer()
+        encoder = electra.Config(**SMALL | {"vocab_size": words.vocab_size, "positions": positions})
+        heads = [replaced_token.Config(generator_width=0.5, discriminator_weight=weight) for weight in (0.0, 50.0)]
+        first, second = (Model.build(encoder, [head], vocabulary=vocabulary_of(words)) for head in heads)
+        randomize_weights(first)
+        save_model(first, words, tmp_path / "last")
+        expected = {"learned": [tmp_path / "last", tmp_path / "generator" / "last"], "rotary": [tmp_path / "last"]}
+        if positions == "learned":
+            save_model(first.auxiliary_models()["generator"], words, tmp_path / "generator" / "last")
+        notes = load_weights(second, tmp_path / "last", words)
+        assert notes == [f"started from the weights of {folder}" for folder in expected[positions]]
+        for name, value in first.state_dict().items():
+            assert torch.equal(second.state_dict()[name], value), name
 
 
 def mean_cosine(model: Model) -> float:

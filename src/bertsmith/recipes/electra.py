@@ -62,8 +62,8 @@ def quick() -> Recipe:
     size: dict[str, Any] = {"layers": 8, "width": 512, "heads": 8, "embedding_width": 512}
     return Recipe(
         name="electra",
-        # Size, rows, optimizer and schedule of bert/quick. The learning rate is that of ELECTRA-small: small models with
-        # that of bert/quick gave all tokens the same vector (LOG.md, "The model family").
+        # Size, rows, optimizer and schedule of bert/quick; the learning rate of ELECTRA-small, and a longer warm-up:
+        # higher rates gave all tokens of small models the same vector (LOG.md, "The model family").
         encoder=electra.Config(vocab_size=VOCABULARY, positions="rotary", dropout=0.0, attention_dropout=0.0, **size),
         objectives={"replaced_token": replaced_token.Config()},
         packing=full_sentences.Config(),
