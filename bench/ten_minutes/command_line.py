@@ -295,7 +295,9 @@ def _proxies(options: argparse.Namespace) -> None:
         with stop_after(options.stop_after):
             run_all(chosen, options.output, arguments, together=options.together, minutes=options.minutes)
             if options.tasks:
-                fine_tune([one.name for one in chosen], judged.tasks, options.tasks, options.output, tuning)
+                stages = {one.after for one in chosen}  # of which the second one is judged
+                names = [one.name for one in chosen if one.name not in stages]
+                fine_tune(names, judged.tasks, options.tasks, options.output, tuning)
     finally:
         if any((options.output / variant.name / RESULT).exists() for variant in chosen):
             print(table(chosen, options.output, judged.tasks))
