@@ -118,7 +118,9 @@ def test_wrong_settings_are_one_line_errors() -> None:
         electra.Config(width=9, heads=3, positions="rotary")
     with pytest.raises(ConfigError, match=r"^roformer has rotary positions: for positions=learned set encoder\.kind=b"):
         roformer.Config(positions="learned")
-    with pytest.raises(ConfigError, match=r"^rotary positions need an even head width, and a generator of width 15"):
+    with pytest.raises(
+        ConfigError, match=r"^rotary positions need an even head width, and the heads of a generator of width 15"
+    ):
         Model.build(electra.Config(width=30, heads=1, positions="rotary"), [replaced_token.Config(generator_width=0.5)])
 
 

@@ -84,7 +84,8 @@ class Generator(nn.Module):
             )
         if context.rope_theta is not None and width // self.heads % 2:
             raise ConfigError(
-                f"rotary positions need an even head width, and a generator of width {width} has one head"
+                f"rotary positions need an even head width, and the heads of a generator of width {width} have "
+                f"{width // self.heads}: choose another generator_width"
             )
         vocabulary = context.vocabulary
         self.tokens = context.vocab_size if vocabulary is None else vocabulary.size  # the table may have more rows
