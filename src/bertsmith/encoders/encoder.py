@@ -27,6 +27,7 @@ class Encoder(nn.Module):
     has_pooler: bool  # an encoding can have a pooled vector per text
     layer_config: LayerConfig  # for the heads of objectives
     direction: Direction = "both"
+    rope_theta: float | None = None  # the base of its rotary position embeddings, where it has them
     has_decoder: ClassVar[bool] = False  # an encoder–decoder: it also encodes `Batch.target`, see `EncoderDecoder`
     stateful: ClassVar[bool] = False  # continues from the state that the previous batch has left
     compiles: bool = True  # by torch.compile, as one graph; false: it is neither compiled nor captured

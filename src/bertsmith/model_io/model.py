@@ -117,14 +117,15 @@ class Model(nn.Module):
         for objective in self._each():
             batch, loss = objective.sample_replacements(batch, self.encoder.embed, table)
             losses += [] if loss is None else [loss]
-        shared = [head for head in self._each() if not head.reads_copy]
-        encoding = self._encode(batch, shared, state)
-        losses += [objective.loss(encoding, batch, self._table(objective)) for objective in shared]
+        shared = [head for head in self._each() if head.reads_encoding and not head.reads_copy]
+        encoding = self._encode(batch, shared, state) if shared else None
+        if encoding is not None:
+            losses += [objective.loss(encoding, batch, self._table(objective)) for objective in shared]
         losses += self._penalties()
         for name, ids in batch.copies.items():
             copy = batch.replace(input_ids=ids)
             losses.append(self._head(name).loss(self._encode(copy, [self._head(name)]), copy, table))
-        after = tuple(tensor.detach() for tensor in encoding.state or ())
+        after = () if encoding is None else tuple(tensor.detach() for tensor in encoding.state or ())
         return replace(reduce(add, losses), state=after)
 
     def predict(self, batch: Batch, name: str) -> Tensor:
@@ -231,6 +232,7 @@ def build_context(encoder: Encoder, *, vocabulary: Vocabulary | None, seed: int)
         vocabulary=vocabulary,
         layer_config=encoder.layer_config,
         direction=encoder.direction,
+        rope_theta=encoder.rope_theta,
         compiles=encoder.compiles,
         seed=seed,
     )
