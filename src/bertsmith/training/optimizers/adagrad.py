@@ -61,6 +61,12 @@ class Adagrad(Optimizer):
         self, values: Tensor, sums: Tensor, gradient: Tensor, rate: Tensor, divisor: Tensor, skip: Tensor
     ) -> None:
         """In place."""
+        if values.is_cuda and values.dtype == torch.float32 and values.is_contiguous():
+            from bertsmith.nn.kernels import adagrad  # imports triton
+
+            epsilon = self.config.epsilon
+            adagrad.update(values, sums, gradient, rate=rate, divisor=divisor, skip=skip, epsilon=epsilon)
+            return
         gradient = torch.where(skip > 0, 0.0, gradient / divisor)  # a skipped gradient may be infinite
         sums.addcmul_(gradient, gradient)
         values.sub_(gradient.mul_(rate).div_(sums.sqrt().add_(self.config.epsilon)))
