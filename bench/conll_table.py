@@ -48,7 +48,10 @@ PRETRAINED: dict[str, tuple[float, str, tuple[str, ...]]] = {
 }
 SIZES: dict[str, dict[str, tuple[str, ...]]] = {
     "quick": {"tagger": ("encoder.hidden=200", "epochs=8"), "bert": ("learning_rate=2e-4", "epochs=4")},
-    "tiny": {"tagger": ("encoder.hidden=64", "epochs=8"), "bert": ("learning_rate=5e-4", "epochs=8")},
+    "tiny": {
+        "tagger": ("encoder.hidden=64", "epochs=8", "batch_size=16", "learning_rate=3e-3"),
+        "bert": ("epochs=8", "batch_size=16", "learning_rate=5e-4"),
+    },
 }
 # of `--size tiny`, where it differs from the recipes: fewer steps of more learning
 TINY: dict[str, tuple[str, ...]] = {

@@ -29,7 +29,7 @@ class WordIndex:
         self.encoder = cast(Any, model.encoder)
         self.tokenizer = tokenizer
         if self.encoder.direction != "none":
-            raise BertsmithError("this model has no word vectors: its vectors depend on the context")
+            raise BertsmithError("this model has no vectors of words alone: give sentences with a marked word, as in: the *play* began")
         table = self.encoder.word_table(tokenizer.vocab_size).float()
         self._table_VD = torch.nn.functional.normalize(table, dim=1)
         self._special = sorted(tokenizer.special_ids)

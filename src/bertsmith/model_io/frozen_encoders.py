@@ -20,6 +20,7 @@ from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.checksums import CHECKSUMS, checksums_file, verify_checksums
 from bertsmith.model_io.folder_tokenizer import fitted_to, read_tokenizer, vocabulary_of
+from bertsmith.model_io.loading import with_settings
 from bertsmith.model_io.model import Model, build_context
 from bertsmith.objectives.objective import ObjectiveConfig
 from bertsmith.system.durable import WrittenFile
@@ -85,9 +86,10 @@ def build_over(
         {"model": name, "fingerprint": encoder_digest(one), "encoder": getattr(one, "config")}  # noqa: B009
         for name, one, _ in sources
     ]
-    own = {field: words.config, "lowercase_words": bool(tokenizer.rules().get("lowercase")), "features": features}
-    if given := sorted({field, "lowercase_words"} & settings.keys()):
-        raise ConfigError(f"encoder.{given[0]} cannot be set: it is that of {folder}")
+    if "lowercase_words" in settings:
+        raise ConfigError(f"encoder.lowercase_words cannot be set: it is that of {folder}")
+    base_config = with_settings(words.config, dropout=None, changes=_changes(settings, field))
+    own = {field: base_config, "lowercase_words": bool(tokenizer.rules().get("lowercase")), "features": features}
     config = registry.from_dict(cls, {**settings, **own}, "encoder")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -97,6 +99,14 @@ def build_over(
         part.encoder.load_state_dict(one.state_dict())
         part.tokenizer = fitted_to(part.encoder, its_tokenizer)
     return encoder, fitted_to(encoder, tokenizer)
+
+
+def _changes(settings: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """The changes of settings of the encoder that it is built over, such as encoder.words.unknown=hashed."""
+    given = settings.get(field, {})
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"encoder.{field}={given} cannot be set: name a setting of it, as in encoder.{field}.unknown")
+    return given
 
 
 def _built_over(kind: str) -> bool:

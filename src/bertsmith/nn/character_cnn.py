@@ -96,7 +96,7 @@ def distinct_words(batch: Batch, *, most: int, vocabulary: Tensor | None) -> tup
     if batch.characters is not None:
         cut = fit_words(batch.characters.flatten(0, 1), most)
         words_NC, index_T = torch.unique(cut, dim=0, return_inverse=True)
-        _warn_of_equal_words(batch.characters, words_NC, most)
+        warn_of_equal_words(batch.characters.flatten(0, 1), len(words_NC), most=most)
         return words_NC, index_T
     ids, index_T = torch.unique(batch.input_ids.flatten(), return_inverse=True)
     words_NC = id_characters(ids) if vocabulary is None else vocabulary[ids]
@@ -120,14 +120,17 @@ def id_characters(ids_N: Tensor) -> Tensor:
     return F.pad(F.pad(bytes_N4, (1, 0), value=WORD_BEGIN), (0, 1), value=WORD_END).to(torch.int16)
 
 
-def _warn_of_equal_words(characters_BLC: Tensor, words_NC: Tensor, most: int) -> None:
-    """Different words that are equal as far as they are read have equal vectors: that must not pass in silence."""
-    if characters_BLC.shape[-1] <= most:
+def warn_of_equal_words(characters_TC: Tensor, distinct: int, *, most: int) -> None:
+    """Different words that are equal as far as they are read have equal vectors: that must not pass in silence.
+
+    `distinct`: how many different words are left of these when they are cut to `most` characters.
+    """
+    if characters_TC.shape[-1] <= most:
         return
-    different = len(torch.unique(characters_BLC.flatten(0, 1), dim=0))
-    if different > len(words_NC):
+    different = len(torch.unique(characters_TC, dim=0))
+    if different > distinct:
         warnings.warn(
-            f"{different - len(words_NC)} words are equal to others in their first {most - 2} bytes and get the same "
-            f"vector: this encoder reads no more of a word (max_characters={most})",
+            f"words that are equal in their first {most - 2} bytes get the same vector, since this encoder reads no "
+            f"more of a word: {different - distinct} here",
             stacklevel=4,
         )

@@ -8,10 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from bertsmith.nn.character_cnn import PADDING, fit_words, warn_of_equal_words
+from bertsmith.nn.character_cnn import TABLE as SYMBOLS
 from bertsmith.nn.recurrent import BiGRU
 
 CharacterKind = Literal["gru", "cnn", "none"]
-SYMBOLS, PADDING = 261, 260  # bytes and marks, see tokenizers.spelling
 MOST = 50  # bytes of a word that are read, its marks included, as in ELMo
 
 
@@ -43,7 +44,9 @@ class WordCharacters(nn.Module):
 
     def forward(self, characters_TC: Tensor) -> Tensor:
         """[T, C] -> [T, D]; each distinct word is computed once."""
-        distinct_NC, word_T = torch.unique(characters_TC[:, :MOST], dim=0, return_inverse=True)
+        cut_TC = fit_words(characters_TC, min(MOST, characters_TC.shape[1]))
+        distinct_NC, word_T = torch.unique(cut_TC, dim=0, return_inverse=True)
+        warn_of_equal_words(characters_TC, len(distinct_NC), most=MOST)
         return self._vectors(distinct_NC.long())[word_T]
 
     def _vectors(self, characters_NC: Tensor) -> Tensor:
