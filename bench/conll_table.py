@@ -1,9 +1,9 @@
 """Word vectors, TagLM, ELMo and BERT on CoNLL-2003, pre-trained on the same text for the same minutes: one table.
 
-    python bench/conll_table.py prepare TEXT... -o OUT --vocabulary 50000
-    python bench/conll_table.py pretrain -o OUT --minutes 2
-    python bench/conll_table.py tasks -o OUT --data CONLL --seeds 3 --jobs 6
-    python bench/conll_table.py table -o OUT
+    PYTHONPATH=src python bench/conll_table.py prepare TEXT... -o OUT --vocabulary 50000
+    PYTHONPATH=src python bench/conll_table.py pretrain -o OUT --minutes 2
+    PYTHONPATH=src python bench/conll_table.py tasks -o OUT --data CONLL --seeds 3 --jobs 12
+    PYTHONPATH=src python bench/conll_table.py table -o OUT
 
 The same command resumes an interrupted stage and skips finished work, so a call may be limited in time
 (`timeout -s TERM 540 python …`). Minutes count training only, over all calls, without compilation. `--size tiny` is for
@@ -47,7 +47,7 @@ PRETRAINED: dict[str, tuple[float, str, tuple[str, ...]]] = {
     "bert": (1.0, "bert/{}", ()),
 }
 SIZES: dict[str, dict[str, tuple[str, ...]]] = {
-    "quick": {"tagger": ("encoder.hidden=200", "epochs=8"), "bert": ("learning_rate=2e-4", "epochs=4")},
+    "quick": {"tagger": ("encoder.hidden=200", "epochs=5"), "bert": ("learning_rate=2e-4", "epochs=5")},
     "tiny": {
         "tagger": ("encoder.hidden=64", "epochs=8", "batch_size=16", "learning_rate=3e-3"),
         "bert": ("epochs=8", "batch_size=16", "learning_rate=5e-4"),
@@ -269,7 +269,8 @@ def _footnotes(output: Path) -> Iterator[str]:
             ]
             parameters = run.facts.get("parameters", 0)
             size = f"{parameters / 1e6:.1f} M parameters, {run.steps:,} steps, {run.tokens / 1e6:,.2f} M tokens"
-            yield f"- {name}: {run.recipe_name}, {run.state}, {seconds / 60:.2f} minutes, {size}, {', '.join(losses)}, {device}"
+            spent = f"{run.recipe_name}, {run.state}, {seconds / 60:.2f} minutes"
+            yield f"- {name}: {spent}, {size}, {', '.join(losses)}, {device}"
 
 
 if __name__ == "__main__":

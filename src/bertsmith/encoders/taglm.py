@@ -108,7 +108,7 @@ class TagLM(Encoder):
         sizes = {"width": config.character_width, "hidden": config.character_hidden, "window": config.character_window}
         self.characters = WordCharacters(config.characters, **sizes)
         self.features = FrozenFeatures(config)
-        self.mixes = nn.ModuleDict({str(layer): self.features.new_mixes() for layer in self._places()})
+        self.mixes = nn.ModuleDict({str(layer): self.features.new_mixes() for layer in self._injection_layers()})
         network = BiGRU if config.cell == "gru" else BiLSTM
         added = [self.features.width if str(layer) in self.mixes else 0 for layer in range(config.layers + 1)]
         widths = [self.words.width + self.characters.width + added[0]]
@@ -118,7 +118,7 @@ class TagLM(Encoder):
         )
         self._widths, self.layers, self.width = tuple(widths), config.layers, widths[-1]
 
-    def _places(self) -> list[int]:
+    def _injection_layers(self) -> list[int]:
         return sorted({*self.config.features_at}) if self.config.features else []
 
     @property

@@ -21,7 +21,7 @@ def adagrad_kernel(weights, sums, gradients, rate, divisor, skip, size, epsilon,
 def update(
     weights: Tensor, sums: Tensor, gradients: Tensor, *, rate: Tensor, divisor: Tensor, skip: Tensor, epsilon: float
 ) -> None:
-    """Adds the squares of `gradients / divisor` to the sums and updates the weights, in place, unless `skip` [] is 1."""
+    """Updates sums of squares and weights in place with `gradients / divisor`, unless `skip` [] is 1."""
     assert weights.is_contiguous()
     assert sums.is_contiguous()
     size = weights.numel()
