@@ -253,18 +253,16 @@ def test_what_taglm_is_not_built_over_is_an_error(tmp_path: Path) -> None:
         open_over(words, {}, encoder={"kind": "bert"})
     with pytest.raises(ConfigError, match=r"encoder\.hiden"):
         open_over(words, {}, encoder={"kind": "taglm", "hiden": 3})
-    with pytest.raises(ConfigError, match=r"encoder.words=words cannot be set: name a setting of it"):
-        open_over(words, {}, encoder={"kind": "taglm", "words": "words"})
-    with pytest.raises(ConfigError, match=r"encoder.width cannot be changed in fine-tuning, only unknown"):
-        open_over(words, {}, encoder={"kind": "taglm", "words": {"width": 3}})
-    with pytest.raises(ConfigError, match=r"encoder.lowercase_words cannot be set"):
-        open_over(words, {}, encoder={"kind": "taglm", "lowercase_words": True})
+    with pytest.raises(ConfigError, match=r"encoder.words cannot be set"):
+        open_over(words, {}, encoder={"kind": "taglm", "words": {}})
+    with pytest.raises(ConfigError, match=r"unknown=random must be one of vector, hashed, characters"):
+        open_over(words, {}, encoder={"kind": "taglm", "unknown": "random"})
 
 
 def test_the_vectors_of_unknown_words_are_a_setting(tmp_path: Path) -> None:
     words, found = word_folder(tmp_path / "words"), []
     for unknown in ("vector", "hashed"):
-        model, tokenizer, _ = open_over(words, {}, encoder={**SMALL, "words": {"unknown": unknown}})
+        model, tokenizer, _ = open_over(words, {}, encoder={**SMALL, "unknown": unknown})
         batch = batch_of(tokenizer, "zyzzyva qwertz")
         assert isinstance(model.encoder, taglm.TagLM)
         found.append(model.encoder.words.embed(batch.replace(input_ids=torch.ones_like(batch.input_ids)))[1:3])

@@ -26,6 +26,8 @@ from bertsmith.objectives.objective import ObjectiveConfig
 from bertsmith.system.durable import WrittenFile
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
+UNKNOWN = "unknown"  # the setting of the encoder that it is built over: the vectors of unknown words
+
 
 def encoder_digest(encoder: Encoder) -> str:
     """Sixteen hexadecimal digits of an encoder's config and weights."""
@@ -86,10 +88,12 @@ def build_over(
         {"model": name, "fingerprint": encoder_digest(one), "encoder": getattr(one, "config")}  # noqa: B009
         for name, one, _ in sources
     ]
-    if "lowercase_words" in settings:
-        raise ConfigError(f"encoder.lowercase_words cannot be set: it is that of {folder}")
-    base_config = with_settings(words.config, dropout=None, changes=_changes(settings, field))
+    changes = {name: value for name, value in settings.items() if name == UNKNOWN}
+    base_config = with_settings(words.config, dropout=None, changes=changes)
     own = {field: base_config, "lowercase_words": bool(tokenizer.rules().get("lowercase")), "features": features}
+    if given := sorted({field, "lowercase_words"} & settings.keys()):
+        raise ConfigError(f"encoder.{given[0]} cannot be set: it is that of {folder}")
+    settings = {name: value for name, value in settings.items() if name not in changes}
     config = registry.from_dict(cls, {**settings, **own}, "encoder")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -99,14 +103,6 @@ def build_over(
         part.encoder.load_state_dict(one.state_dict())
         part.tokenizer = fitted_to(part.encoder, its_tokenizer)
     return encoder, fitted_to(encoder, tokenizer)
-
-
-def _changes(settings: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    """The changes of settings of the encoder that it is built over, such as encoder.words.unknown=hashed."""
-    given = settings.get(field, {})
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"encoder.{field}={given} cannot be set: name a setting of it, as in encoder.{field}.unknown")
-    return given
 
 
 def _built_over(kind: str) -> bool:
