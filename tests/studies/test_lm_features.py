@@ -83,6 +83,7 @@ def test_a_table_is_trained_once_and_shows_the_learned_weights(tmp_path: Path) -
     links.feed(page)
     assert not links.found
     assert "97.3" in page
+    assert "mix, conll/conll2003-pos: features-0 after layer 1, scale 1" in page
     assert f"{weights['1']:.3f}" in page
     report = write_report([cells[-1]["run"]], tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"{weights['1']:.3f}</text>" in report
