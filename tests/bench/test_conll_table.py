@@ -42,7 +42,13 @@ def test_all_rows_of_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert conll_table.main(["tasks", *tiny, "--data", str(data), "bert"]) != 0
     assert "bert is not finished: conll_table.py pretrain bert resumes it" in capsys.readouterr().err
     assert conll_table.main(["prepare", str(text), *tiny, "--vocabulary", "250"]) == 0
-    train = ["pretrain", *tiny, "--minutes", "0.02", *overrides([*SMALL, "max_length=16", "batch_size=4", "eval_rows=8"])]
+    train = [
+        "pretrain",
+        *tiny,
+        "--minutes",
+        "0.02",
+        *overrides([*SMALL, "max_length=16", "batch_size=4", "eval_rows=8"]),
+    ]
     assert conll_table.main(train) == 0
     capsys.readouterr()
     assert conll_table.main(train) == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,27 @@ from bertsmith.types import Batch
 TABLE = 261  # characters: see tokenizers.spelling
 WORD_BEGIN, WORD_END, PADDING = 258, 259, 260
 CHARACTER_RANGE, FILTER_RANGE, CARRY_BIAS = 1.0, 0.05, -2.0  # of new weights
+
+
+class _Lookup(torch.autograd.Function):
+    """Rows of a small table [V, E]. The gradient is a product with one-hot vectors.
+
+    CUDA kernels that sum gradients by row are slow here: most characters are padding, and so belong to one row.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, table_VE: Tensor, ids_NC: Tensor) -> Tensor:
+        ctx.save_for_backward(ids_NC)
+        ctx.rows = len(table_VE)
+        return F.embedding(ids_NC, table_VE)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (ids_NC,), (grad_NCE,) = ctx.saved_tensors, gradients
+        rows_V1 = torch.arange(ctx.rows, device=ids_NC.device)[:, None]
+        one_hot_CVN = (ids_NC.t()[:, None] == rows_V1).to(grad_NCE.dtype)
+        return torch.bmm(one_hot_CVN, grad_NCE.transpose(0, 1)).sum(0), None
 
 
 class Highway(nn.Module):
@@ -70,7 +92,12 @@ class CharacterCNN(nn.Module):
 
     def forward(self, characters_NC: Tensor) -> Tensor:
         """[N, C] -> [N, P]."""
-        x_NCE = self.embeddings(characters_NC.long())
+        table, ids_NC = self.embeddings.weight, characters_NC.long()
+        x_NCE: Tensor = (
+            _Lookup.apply(table, ids_NC)  # type: ignore[no-untyped-call]
+            if ids_NC.is_cuda
+            else F.embedding(ids_NC, table)
+        )
         device = x_NCE.device.type
         if torch.is_autocast_enabled(device):
             x_NCE = x_NCE.to(torch.get_autocast_dtype(device))
