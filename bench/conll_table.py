@@ -49,7 +49,7 @@ PRETRAINED: dict[str, tuple[float, str, tuple[str, ...]]] = {
 SIZES: dict[str, dict[str, tuple[str, ...]]] = {
     "quick": {"tagger": ("encoder.hidden=200", "epochs=5"), "bert": ("learning_rate=2e-4", "epochs=5")},
     "tiny": {
-        "tagger": ("encoder.hidden=64", "epochs=8", "batch_size=16", "learning_rate=3e-3"),
+        "tagger": ("encoder.hidden=64", "encoder.dropout=0.2", "epochs=8", "batch_size=16", "learning_rate=5e-3"),
         "bert": ("epochs=8", "batch_size=16", "learning_rate=5e-4"),
     },
 }
@@ -65,7 +65,7 @@ TAGGER = (
     *("encoder.kind=taglm", "encoder.cell=lstm", "encoder.characters=cnn", "encoder.character_hidden=50"),
     *("encoder.dropout=0.5", "schedule.kind=linear", "patience=0", "warmup=0.1"),
 )
-ENTITIES, PARTS_OF_SPEECH = "conll/conll2003", "conll/conll2003-pos"
+CONLL = {"ner": "conll/conll2003", "pos": "conll/conll2003-pos"}
 CRF = ("head.crf=true", "task.label_scheme=IOBES")
 NAMES = ("none", "vectors", "taglm", "elmo", "bert")
 
@@ -105,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--data", type=Path, required=True, metavar="CONLL")
     made.add_argument("--seeds", type=int, default=3)
     made.add_argument("--jobs", type=int, default=1, help="runs in parallel")
+    made.add_argument("--task", choices=list(CONLL), action="append", help="default: both")
     stage("table", lambda options: print(table(options.output)), "results so far, as Markdown")
     return parser
 
@@ -172,14 +173,11 @@ def settings_of(row: str, task: str, options: argparse.Namespace) -> Any:
     from bertsmith.training.recipe import make_finetune_config
 
     folders = {name: str(finished(options.output / MODELS / name)) for name in needed(row)}
-    short = "ner" if task == ENTITIES else "pos"
     if row == "bert":
         changes, model = [*SIZES[options.size]["bert"]], folders["bert"]
     else:
-        changes, model = (
-            [*TAGGER, *SIZES[options.size]["tagger"], *(CRF if task == ENTITIES else ())],
-            folders["vectors"],
-        )
+        crf = CRF if task == "ner" else ()
+        changes, model = [*TAGGER, *SIZES[options.size]["tagger"], *crf], folders["vectors"]
     if row == "none":
         changes.append("random_init=true")
     features = [f'"{folder}"' for name, folder in folders.items() if name not in ("vectors", "bert")]
@@ -189,8 +187,8 @@ def settings_of(row: str, task: str, options: argparse.Namespace) -> Any:
         changes.append("encoder.features_at=[1]")
     if row == "elmo":
         changes += ["encoder.features_at=[0]", "encoder.feature_layers=mix", "encoder.mix_l2=0.1"]
-    changes += own(options.set, row, short, *(["tagger"] if row != "bert" else []))
-    return make_finetune_config(task, model, {"data": options.data}, changes)
+    changes += own(options.set, row, task, *(["tagger"] if row != "bert" else []))
+    return make_finetune_config(CONLL[task], model, {"data": options.data}, changes)
 
 
 def needed(row: str) -> tuple[str, ...]:
@@ -213,8 +211,8 @@ def tasks(options: argparse.Namespace) -> None:
     from bertsmith.training.sweep import BEST, SweepRun, remove_run_files, run_parallel, sweep_runs
 
     todo: list[SweepRun] = []
-    for row, task in product(chosen(options.names, NAMES), (ENTITIES, PARTS_OF_SPEECH)):
-        settings, folder = settings_of(row, task, options), options.output / TASKS / row / task.replace("/", "-")
+    for row, task in product(chosen(options.names, NAMES), options.task or CONLL):
+        settings, folder = settings_of(row, task, options), options.output / TASKS / row / task
         rates = [settings.learning_rate]
         runs = sweep_runs(settings, folder, learning_rates=rates, seeds=options.seeds, device=options.device, lean=True)
         todo += [run for run in runs if not ((run.folder / TEST).exists() and is_finished(run.folder, run.config))]
@@ -239,11 +237,7 @@ def table(output: Path) -> str:
     ]
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)]]
     for row in NAMES:
-        cells = [
-            cell
-            for task in (ENTITIES, PARTS_OF_SPEECH)
-            for cell in _cells(output / TASKS / row / task.replace("/", "-"))
-        ]
+        cells = [cell for task in CONLL for cell in _cells(output / TASKS / row / task)]
         lines.append([row, *cells])
     return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", *_footnotes(output)])
 

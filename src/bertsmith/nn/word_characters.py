@@ -8,8 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bertsmith.nn.character_cnn import PADDING, fit_words, warn_of_equal_words
-from bertsmith.nn.character_cnn import TABLE as SYMBOLS
+from bertsmith.nn.character_cnn import PADDING, TABLE, fit_words, warn_of_equal_words
 from bertsmith.nn.recurrent import BiGRU
 
 CharacterKind = Literal["gru", "cnn", "none"]
@@ -25,7 +24,7 @@ class WordCharacters(nn.Module):
         self.width = {"none": 0, "cnn": hidden, "gru": 2 * hidden}[kind]
         if kind == "none":
             return
-        self.embeddings = nn.Embedding(SYMBOLS, width, padding_idx=PADDING)
+        self.embeddings = nn.Embedding(TABLE, width, padding_idx=PADDING)
         if kind == "gru":
             self.network: nn.Module = BiGRU(width, hidden, layers=1)
         else:
