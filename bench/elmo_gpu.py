@@ -228,7 +228,8 @@ def breakdown(model: Model, trainer: Trainer, batch: Batch) -> Table:
     rows, steps = batch.input_ids.shape
     width = encoder.config.width
     x = torch.randn(2, steps, rows, width, device=DEVICE, requires_grad=True)
-    hidden = torch.randn(2 * rows * steps, width, device=DEVICE, requires_grad=True)
+    # in bfloat16, as the LSTM layers return it
+    hidden = torch.randn(2 * rows * steps, width, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
 
     def words() -> None:
         encoder.words(batch.spellings).float().square().sum().backward()
