@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +263,36 @@ def test_what_taglm_is_not_built_over_is_an_error(tmp_path: Path) -> None:
         open_over(words, {}, encoder={"kind": "taglm", "hiden": 3})
     with pytest.raises(ConfigError, match=r"encoder.words cannot be set"):
         open_over(words, {}, encoder={"kind": "taglm", "words": {}})
+    with pytest.raises(ConfigError, match=r"unknown=random must be one of vector, hashed, characters"):
+        open_over(words, {}, encoder={"kind": "taglm", "unknown": "random"})
+
+
+def test_the_vectors_of_unknown_words_are_a_setting(tmp_path: Path) -> None:
+    words, found = word_folder(tmp_path / "words"), []
+    for unknown in ("vector", "hashed"):
+        model, tokenizer, _ = open_over(words, {}, encoder={**SMALL, "unknown": unknown})
+        batch = batch_of(tokenizer, "zyzzyva qwertz")
+        assert isinstance(model.encoder, taglm.TagLM)
+        found.append(model.encoder.words.embed(batch.replace(input_ids=torch.ones_like(batch.input_ids)))[1:3])
+    assert torch.equal(found[0][0], found[0][1])
+    assert not torch.equal(found[1][0], found[1][1])
+
+
+def test_new_weights_but_for_frozen_encoders(tmp_path: Path) -> None:
+    encoder, _ = built(tmp_path, lm_folder(tmp_path / "lm"), feature_layers="mix")
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    encoder.init_weights()
+    for name, value in encoder.state_dict().items():
+        assert torch.equal(value, before[name]) == name.startswith("features."), name
+
+
+@pytest.mark.parametrize("characters", ["cnn", "gru"])
+def test_long_words_are_cut_and_a_warning_names_them(characters: str, tmp_path: Path) -> None:
+    encoder, tokenizer = built(tmp_path, characters=characters)
+    with pytest.warns(UserWarning, match=r"equal in their first 48 bytes get the same vector.*: 1 here"):
+        same = encoder.embed(batch_of(tokenizer, f"{'x' * 200} {'x' * 201}"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other = encoder.embed(batch_of(tokenizer, f"{'x' * 200} {'x' * 47}y"))
+    assert torch.equal(same[1], same[2])
+    assert not torch.equal(other[1], other[2])

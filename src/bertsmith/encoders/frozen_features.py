@@ -149,11 +149,13 @@ class FrozenEncoder(nn.Module):
             batch = collate(some, length=length, padding_id=self.tokenizer.padding_id).to(device)
             layers = self.encoder(batch, pool=False, return_layers=True).layers
             inside = (batch.document_ids.flatten() > 0).nonzero()[:, 0]
-            places = np.concatenate([np.arange(ends[number] - len(rows[number]), ends[number]) for number in numbers])
+            positions = np.concatenate(
+                [np.arange(ends[number] - len(rows[number]), ends[number]) for number in numbers]
+            )
             if not result:
                 result = [layer_PD.new_empty(int(ends[-1]), layer_PD.shape[1]) for layer_PD in layers]
             for whole_PD, layer_PD in zip(result, layers, strict=True):
-                whole_PD[torch.from_numpy(places).to(device)] = layer_PD[inside]
+                whole_PD[torch.from_numpy(positions).to(device)] = layer_PD[inside]
         return result
 
 

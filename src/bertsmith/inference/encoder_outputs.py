@@ -125,6 +125,9 @@ class TokenEmbeddingQuery(Query):
         return [text.copy() for text in texts]  # a view would keep the whole batch in memory
 
 
+NO_ATTENTION = "this model has no attention between the tokens of a text: use a Transformer"
+
+
 @dataclass(frozen=True)
 class AttentionQuery(Query):
     """The attention weights of one row in all layers and heads [layers, heads, L, L]."""
@@ -135,7 +138,7 @@ class AttentionQuery(Query):
     def forward(self, model: Model, batch: Batch) -> Tensor:
         encoding = model.encoder(batch, pool=False, return_attentions=True)
         if not encoding.attentions:
-            raise BertsmithError("this model has no attention between the tokens of a text: use a Transformer")
+            raise BertsmithError(NO_ATTENTION)
         return torch.stack(encoding.attentions, dim=1)  # [1, layers, heads, L, L]
 
 

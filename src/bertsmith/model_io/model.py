@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -84,9 +84,8 @@ class Model(nn.Module):
         found: dict[str, float] = {}
         for name, module in self.named_modules():
             if isinstance(module, ScalarMix | LayerMix):
-                kind, _, place = name.partition(".")
-                numbers = [part for part in place.split(".") if part.isdigit()]
-                title = "features " + " at ".join(numbers[::-1]) if kind == "encoder" else place.partition(".")[0]
+                kind, *path = name.split(".")
+                title = _mix_title(path) if kind == "encoder" else path[0]
                 found |= {f"{title}/{layer}": value for layer, value in module.shares().items()}
         return found
 
@@ -236,3 +235,12 @@ def build_context(encoder: Encoder, *, vocabulary: Vocabulary | None, seed: int)
         compiles=encoder.compiles,
         seed=seed,
     )
+
+
+def _mix_title(path: Sequence[str]) -> str:
+    """Which frozen encoder a mix reads, and where its vectors enter: `features-0 at the input`."""
+    numbers = [part for part in path if part.isdigit()]
+    if len(numbers) != 2:  # an encoder with another structure
+        return ".".join(path)
+    layer, source = numbers
+    return f"features-{source} {'at the input' if layer == '0' else f'after layer {layer}'}"

@@ -16,8 +16,14 @@ class ScalarMix(nn.Module):
         """`layer_norm`: each layer is normalised first, without weights (P-ELMo §3.2)."""
         super().__init__()
         self.layer_norm = layer_norm
-        self.weights = nn.Parameter(torch.zeros(layers))
-        self.scale = nn.Parameter(torch.ones(1))
+        self.weights = nn.Parameter(torch.empty(layers))
+        self.scale = nn.Parameter(torch.empty(1))
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """A mean of the layers."""
+        nn.init.zeros_(self.weights)
+        nn.init.ones_(self.scale)
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
         """Layers [T, D] -> [T, D]."""

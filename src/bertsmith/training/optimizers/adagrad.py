@@ -73,6 +73,12 @@ class Adagrad(Optimizer):
         self, values: Tensor, sums: Tensor, gradient: Tensor, rate: Tensor, divisor: Tensor, skip: Tensor
     ) -> None:
         """In place."""
+        if values.is_cuda and values.dtype == torch.float32 and values.is_contiguous():
+            from bertsmith.nn.kernels import adagrad  # imports triton
+
+            epsilon = self.config.epsilon
+            adagrad.update(values, sums, gradient, rate=rate, divisor=divisor, skip=skip, epsilon=epsilon)
+            return
         gradient = _scaled(gradient, divisor, skip)
         sums.addcmul_(gradient, gradient)
         values.addcdiv_(gradient * -rate, sums.sqrt().add_(self.config.epsilon))
