@@ -14,10 +14,11 @@ import pytest
 
 from bertsmith.data import prepare as data
 from bertsmith.data import work_units
-from bertsmith.data.parallel import PairOptions, ParallelCorpus, ParallelTexts, open_parallel
+from bertsmith.data.parallel import PairOptions, ParallelCorpus, ParallelTexts, check_targets, open_parallel
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError, DataWarning, SkippedWarning
 from bertsmith.tokenizers import tokenizer as tokenizers
+from bertsmith.tokenizers import unigram
 from bertsmith.tokenizers.byte_bpe import Config as ByteBPE
 
 PAIRS = [("the smith", "der Schmied"), ("it is hot", "es ist heiß"), ("쇠가 뜨겁다", "iron is hot")]
@@ -160,6 +161,26 @@ def test_pairs_that_are_left_out_are_counted_and_named_in_one_line(tmp_path: Pat
     kept = prepare(open_parallel(pairs, pairs=PairOptions(max_ratio=0.0)), tmp_path / "all", tokenizer, held_out=0.0)
     assert kept["counts"]["empty_pairs"] == 2
     assert len(decoded(tmp_path / "all")) == 5
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_a_tokenizer_that_changes_target_texts_is_named(lowercase: bool, tmp_path: Path) -> None:
+    """Translations would have no capital letters."""
+    words = data.train_tokenizer(
+        open_parallel(PAIRS * 3),
+        tmp_path / "t",
+        settings=unigram.Config(lowercase=lowercase),
+        vocab_size=120,
+        workers=1,
+        quiet=True,
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        share = check_targets(words, [f"{one}\n{other}" for one, other in PAIRS])
+    messages = [str(one.message) for one in caught]
+    assert share == pytest.approx(1 / 3 if lowercase else 0.0)
+    assert len(messages) == lowercase
+    assert all("changes 33 % of the target texts, such as 'der Schmied' to 'der schmied'" in one for one in messages)
 
 
 def test_an_interrupted_call_resumes_with_the_same_bytes(

@@ -51,7 +51,8 @@ def tokenizer_train(
     from bertsmith.reports import terminal
 
     defaults = config.find_kind("bertsmith.tokenizers", kind).Config()
-    chosen = config.override(defaults, (["lowercase=false"] if cased else []) + (settings or []))
+    case = ["lowercase=false"] if cased and hasattr(defaults, "lowercase") else []  # other kinds always keep it
+    chosen = config.override(defaults, case + (settings or []))
     reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
     tokenizer = run.train_tokenizer(
         opt.corpus(corpus, reading["read_options"], parallel, fields=fields),

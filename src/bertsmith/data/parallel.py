@@ -29,6 +29,8 @@ from bertsmith.types import Document
 SOURCE, TARGET = "source", "target"  # columns or keys by default
 TABLES = ("tsv", "csv", "jsonl")
 LONGEST = 65_535  # tokens of a sentence in a shard
+CHECKED = 500  # target texts of a sample
+CHANGED_LIMIT = 0.05  # largest share of them that a tokenizer may change without a warning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +213,33 @@ def warn_of_left_out(counts: Mapping[str, int], options: PairOptions) -> None:
         total = f"{sum(found.values()):,} of {counts['documents_read']:,} pairs were left out"
         details = ", ".join(f"{count:,} {reason}" for reason, count in found.items())
         warnings.warn(f"{total}: {details}", SkippedWarning, stacklevel=2)
+
+
+def check_targets(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
+    """The share of target texts that are different once they are encoded and decoded; a warning if it exceeds 5 %.
+
+    A model cannot generate capital letters or accents that its tokenizer removes. White space does not count, and
+    neither do texts with unknown words, which `prepare` reports.
+    """
+    compared, changed = 0, list[tuple[str, str]]()
+    for text in (pair.split("\n")[1] for pair in texts[:CHECKED]):
+        ids = tokenizer.encode(text).ids
+        if tokenizer.unknown_id in ids:
+            continue
+        compared += 1
+        decoded = tokenizer.decode(ids)
+        if "".join(decoded.split()) != "".join(text.split()):
+            changed.append((text, decoded.strip()))
+    share = len(changed) / compared if compared else 0.0
+    if share > CHANGED_LIMIT:
+        before, after = (f"{one[:40]}…" if len(one) > 40 else one for one in changed[0])
+        warnings.warn(
+            f"the tokenizer changes {100 * share:.0f} % of the target texts, such as {before!r} to {after!r}, and "
+            "translations will have the same changes: train a tokenizer with --cased, or of --kind byte_bpe",
+            DataWarning,
+            stacklevel=2,
+        )
+    return share
 
 
 def encode_pairs(

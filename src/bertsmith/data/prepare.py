@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bertsmith.data import work_units
 from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
 from bertsmith.data.in_memory import open_corpus
-from bertsmith.data.parallel import warn_of_left_out
+from bertsmith.data.parallel import check_targets, warn_of_left_out
 from bertsmith.data.shards import ShardBuilder, finished_index
 from bertsmith.data.shards.unknown_words import SPELLING
 from bertsmith.errors import BertsmithError
@@ -178,6 +178,8 @@ def prepare(
     if first is None:
         raise empty_corpus_error(corpus)
     unknown = check_unknown_words(loaded, first.texts)
+    if corpus.pairs is not None:
+        check_targets(loaded, first.texts)
     settings = {**_corpus_settings(corpus, first.texts), "held_out": held_out, "unique": unique, "limit": limit}
     settings |= {SPELLING: True} if corpus.pairs is None and loaded.spelled_ids is not None else {}
     plan = {"fingerprint": loaded.fingerprint, "shard_tokens": shard_tokens, "settings": settings}
