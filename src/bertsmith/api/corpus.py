@@ -86,10 +86,9 @@ def train_tokenizer(
     from bertsmith.data import prepare as data
     from bertsmith.data.corpus import ReadOptions
 
-    chosen = config.update(
-        config.find_kind("bertsmith.tokenizers", kind).Config(),
-        {**({"lowercase": False} if cased else {}), **(settings or {})},
-    )
+    defaults = config.find_kind("bertsmith.tokenizers", kind).Config()
+    case = {"lowercase": False} if cased and hasattr(defaults, "lowercase") else {}  # other kinds always keep it
+    chosen = config.update(defaults, {**case, **(settings or {})})
     return data.train_tokenizer(
         _pairs(corpus, field, parallel) if parallel else corpus,
         Path(output),

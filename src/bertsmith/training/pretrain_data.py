@@ -117,6 +117,8 @@ class PretrainData:
             return []
         size = recipe.micro_batch_size or 32
         if recipe.by_column:
+            if shards.tokens + shards.documents < (getattr(recipe.packing, "mean_length", 0) or recipe.max_length):
+                return []
             size = min(size, recipe.eval_rows, max(shards.tokens // (MIN_WINDOWS * recipe.max_length), 1))
         packing = self._packing(recipe, shards, columns=size)
         rows = min(recipe.eval_rows, packing.rows_per_epoch)
