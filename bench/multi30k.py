@@ -172,14 +172,15 @@ def run_variant(name: str, one: dict[str, Any], options: argparse.Namespace) -> 
 
 def bleu(model: Any, split: str, beam: int, penalty: float, options: argparse.Namespace) -> dict[str, float]:
     """BLEU of a split, cased and detokenised, and in lower case; and the seconds of the translation."""
-    from sacrebleu.metrics import BLEU
+    from bertsmith.metrics.translation import translation_scores
 
     sources, references = (lines(options.data / f"{split}.{language}.gz")[: options.limit] for language in LANGUAGES)
     began = time.perf_counter()
     found = [one["text"] for one in model.translate(sources, beam_size=beam, length_penalty=penalty)]
     seconds = time.perf_counter() - began
-    cased, lower = (BLEU(lowercase=one).corpus_score(found, [references]).score for one in (False, True))
-    return {split: round(cased, 2), f"{split}_lower": round(lower, 2), f"{split}_seconds": round(seconds, 2)}
+    scores = translation_scores(found, references)
+    cased, lower = (round(scores[name], 2) for name in ("bleu", "bleu_lowercase"))
+    return {split: cased, f"{split}_lower": lower, f"{split}_seconds": round(seconds, 2)}
 
 
 def lines(path: Path) -> list[str]:

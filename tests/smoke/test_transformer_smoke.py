@@ -79,6 +79,8 @@ def test_bleu_and_chrf_with_their_signatures(road: Path) -> None:
         "translate", road / "run", road / "a.de", "--reference", road / "a.digits", "--limit", 20, "--device", "cpu"
     )
     assert result["chrf"] > 50
+    assert result["bleu_lowercase"] >= result["bleu"]
+    assert "case:lc" in result["bleu_lowercase_signature"]
     assert "|tok:13a|" in result["bleu_signature"]
 
 
