@@ -126,7 +126,10 @@ class Study:
         self.chain.run("tasks", ["ablate", *models, *tasks, *data, *changes, *how])
 
     def _pairs(self, split: str, language: str) -> Path:
-        return next(iter(sorted((self.data / MULTI30K).rglob(f"{split}.{language}*"))), Path(f"{split}.{language}"))
+        found = sorted((self.data / MULTI30K).rglob(f"{split}.{language}*"))
+        if not found:
+            raise DataError(f"{self.data / MULTI30K} has no {split}.{language}, nor {split}.{language}.gz")
+        return found[0]
 
 
 if __name__ == "__main__":

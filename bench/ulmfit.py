@@ -8,14 +8,15 @@ DATA has the files that `ulmfit.toml` names, compressed or not. Every stage is o
 which are printed. The same call skips finished stages and resumes the others; `--stop-after` saves and ends it in time,
 with exit status 75.
 
-- `general`: tokenizer, shards and language model of general text.
+- `general`: tokenizer, shards and language model of general text, of those of its files that DATA has.
 - `target`: the same of the texts of the task, from the general model.
 - `classify`: the classifier, and its probabilities of the test examples in WORK/predictions-DIRECTION.jsonl.
 - `labels`: few labels, from the target language model and from random weights, with 5,000 test examples.
 - `table`: error on test of each direction whose probabilities are in WORK, and of their mean, which is what
   `bertsmith evaluate` computes for an ensemble; so the directions may be trained on different machines.
 
-`<br />` in texts becomes a line break. DATA without the files of a stage that is finished is enough.
+`<br />` in texts becomes a line break. A call needs only the files of DATA whose stages are not finished. The stages of
+one direction share WORK; of it, a machine that keeps nothing must give back only predictions-*.jsonl and labels-*.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ class Study:
     def general(self) -> None:
         """The language model of general text."""
         if not self.chain.is_done("general-shards"):
-            corpus = [self._find(name) for name in self.files["general"]]
+            found = [self._found(name) for name in self.files["general"]]
+            corpus = [path for path in found if path] or [self._find(self.files["general"][0])]
             self._shards("general", corpus)
         self._language_model("general", "awd_lstm/quick", [])
 
@@ -126,6 +128,7 @@ class Study:
         """Prints the errors on test, and the study of few labels, as Markdown."""
         found = {name: self._predictions(name) for name in DIRECTIONS if self._predictions(name).exists()}
         if found:
+            self._write_examples()
             print(table_of(found, self.work / "test.jsonl"))
         for direction in DIRECTIONS:
             study = self.work / f"labels-{direction}" / "sample_efficiency.md"
@@ -148,11 +151,16 @@ class Study:
     def _predictions(self, direction: str) -> Path:
         return self.work / f"predictions-{direction}.jsonl"
 
+    def _found(self, name: str) -> Path | None:
+        """A file of the data folder, compressed or not."""
+        paths = (self.data / f"{name}{ending}" for ending in ("", *OPENERS))
+        return next((path for path in paths if path.exists()), None)
+
     def _find(self, name: str) -> Path:
-        for ending in ("", *OPENERS):
-            if (path := self.data / f"{name}{ending}").exists():
-                return path
-        raise DataError(f"{self.data} has no {name}, nor {name}.xz or {name}.gz")
+        path = self._found(name)
+        if path is None:
+            raise DataError(f"{self.data} has no {name}, nor {name}.xz or {name}.gz")
+        return path
 
     def _rows(self, name: str) -> Iterator[dict[str, str]]:
         """The texts and labels of a file: JSON lines or a TSV. Line breaks of HTML become those of text."""
