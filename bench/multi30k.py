@@ -110,10 +110,10 @@ def prepare(one: dict[str, Any], options: argparse.Namespace) -> None:
 
 
 def start_worker(name: str, arguments: Sequence[str], options: argparse.Namespace) -> dict[str, Any] | None:
-    """Runs a variant in a process of its own, with the output in `log.txt`; None where it fails or is stopped."""
-    result, log = options.work / name / RESULT, options.work / f"{name}.log"
-    began = time.monotonic()
-    if not (result.exists() and (options.test <= (TEST in json.loads(result.read_text())))):
+    """Runs a variant in a process of its own, with its output in WORK/NAME.log; None where it fails or is stopped."""
+    log, began = options.work / f"{name}.log", time.monotonic()
+    found = read_result(name, options)
+    if found is None or (options.test and TEST not in found):
         with log.open("ab") as output:
             call = [sys.executable, __file__, *arguments, "--worker", name]
             process = subprocess.Popen(call, stdout=output, stderr=subprocess.STDOUT)
@@ -125,9 +125,16 @@ def start_worker(name: str, arguments: Sequence[str], options: argparse.Namespac
                 flush=True,
             )
             return None
-    found: dict[str, Any] = json.loads(result.read_text())
-    print(f"{name:<28} {time.monotonic() - began:5.0f} s  val {found['val']:.2f}", flush=True)
+        found = read_result(name, options)
+    if found is not None:
+        print(f"{name:<28} {time.monotonic() - began:5.0f} s  val {found['val']:.2f}", flush=True)
     return found
+
+
+def read_result(name: str, options: argparse.Namespace) -> dict[str, Any] | None:
+    """The result of a variant, if it is finished."""
+    path = options.work / name / RESULT
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def wait(process: subprocess.Popen[bytes], seconds: float | None) -> int:
