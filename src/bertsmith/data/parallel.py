@@ -221,6 +221,7 @@ def check_targets(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
     A model cannot generate capital letters or accents that its tokenizer removes. White space does not count, and
     neither do texts with unknown words, which `prepare` reports.
     """
+    tokenizer = tokenizer.target or tokenizer
     compared, changed = 0, list[tuple[str, str]]()
     for text in (pair.split("\n")[1] for pair in texts[:CHECKED]):
         ids = tokenizer.encode(text).ids
@@ -246,11 +247,28 @@ def encode_pairs(
     texts: Sequence[str], tokenizer: Tokenizer, options: PairOptions
 ) -> tuple[EncodedDocuments, dict[str, int]]:
     """The two sentences of each pair, none of a pair that is left out; and how many are left out, by reason."""
-    tokens, lengths = tokenizer.encode_ids([side for text in texts for side in text.split("\n")])
-    sides = lengths.astype(np.int64).reshape(-1, 2)
+    tokens, sides = _side_tokens(texts, tokenizer)
     left_out = options.left_out(sides)
     keep = ~np.logical_or.reduce(list(left_out.values()))
     documents = EncodedDocuments(
         tokens[np.repeat(keep, sides.sum(1))], sides[keep].ravel().astype(np.uint16), keep.astype(np.uint32) * 2
     )
     return documents, {reason: int(which.sum()) for reason, which in left_out.items()}
+
+
+def _side_tokens(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[NDArray[np.integer[Any]], NDArray[np.int64]]:
+    """The tokens of the sides of all pairs, source, target, source, …, and their numbers [N, 2]."""
+    if tokenizer.target is None:
+        tokens, lengths = tokenizer.encode_ids([side for text in texts for side in text.split("\n")])
+        return tokens, lengths.astype(np.int64).reshape(-1, 2)
+    encoded = [
+        one.encode_ids([text.split("\n")[side] for text in texts])
+        for side, one in enumerate((tokenizer, tokenizer.target))
+    ]
+    lengths_N2 = np.stack([lengths for _, lengths in encoded], 1).astype(np.int64)
+    starts_N2 = (np.cumsum(lengths_N2) - lengths_N2.ravel()).reshape(-1, 2)
+    joined = np.empty(int(lengths_N2.sum()), np.result_type(*(tokens for tokens, _ in encoded)))
+    for side, (tokens, lengths) in enumerate(encoded):
+        within = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        joined[np.repeat(starts_N2[:, side], lengths) + within] = tokens
+    return joined, lengths_N2

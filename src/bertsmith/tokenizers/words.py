@@ -253,7 +253,7 @@ class Words(PythonTokenizer):
     def from_folder(cls, contents: TokenizerFolder) -> Words:
         get = contents.config.get
         rules = Rules(get("do_lower_case", True), get("unknowns", "one"), get("marks", False))
-        return cls(read_vocabulary(contents.path / VOCABULARY), word_rules=rules, max_length=contents.max_length())
+        return cls(read_vocabulary(contents.file(VOCABULARY)), word_rules=rules, max_length=contents.max_length())
 
     def rules(self) -> dict[str, Any]:
         return asdict(self.word_rules)
