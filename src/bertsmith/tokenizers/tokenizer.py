@@ -18,7 +18,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypedDict, Unpack
 import numpy as np
 import tokenizers
 from numpy.typing import ArrayLike, NDArray
-from tokenizers import models
 
 from bertsmith import config, types
 from bertsmith.errors import BertsmithError, ConfigError, DataError
@@ -27,7 +26,6 @@ from bertsmith.tokenizers import folder
 from bertsmith.tokenizers.folder import MAX_LENGTH, Merges, TokenizerFolder
 from bertsmith.tokenizers.pretokenization import WHOLE_TEXT, ChunkCache, Chunker, Ids, encode_chunks, replace_surrogates
 from bertsmith.tokenizers.special_tokens import (
-    BOS_KEYS,
     AddedTokens,
     FrameTemplate,
     SpecialTokens,
@@ -215,13 +213,13 @@ class Tokenizer:
         """The files of a transformers tokenizer folder, by name; deterministic."""
         named = {key: self.special_tokens.roles()[role] for role, key in self.special_token_keys.items()}
         settings = {"tokenizer_class": self.transformers_classes[0]} | self.transformers_config() | named
-        target = {} if self.target is None else self.target.files()
+        target = self.target.files().items() if self.target else ()
         return {
             folder.CONFIG: folder.json_bytes(settings | {"model_max_length": self.max_length}),
             folder.SPECIAL_TOKENS_MAP: folder.json_bytes(named),
             folder.DEFINITION: self.backend.to_str(pretty=True).encode() + b"\n",
             **self.vocabulary_files(),
-            **{f"{folder.TARGET}{name}": content for name, content in target.items()},
+            **{f"{folder.TARGET}{name}": content for name, content in target},
         }
 
     def save(self, path: str | Path, disk: Disk | None = None) -> None:
@@ -235,13 +233,11 @@ class Tokenizer:
         """The tokenizer of source texts whose target texts have a vocabulary of their own."""
         roles = [{role: own for role, own in one._roles.items() if role != "mask"} for one in (self, target)]
         if (self.kind, self.frame_ids, roles[0]) != (target.kind, target.frame_ids, roles[1]):
-            found = f"found {self.kind} and {target.kind}"
-            raise ConfigError(
-                f"source and target need tokenizers of the same kind with the same special tokens: {found}"
-            )
+            found = f"{self.kind} and {target.kind}"
+            raise ConfigError(f"source and target need tokenizers of the same kind and special tokens, found {found}")
         other = object.__new__(type(self))  # subclasses have constructors of their own
-        vars(other).update({name: value for name, value in vars(self).items() if name != "fingerprint"})
-        other.target = target
+        vars(other).update(vars(self) | {"target": target})
+        vars(other).pop("fingerprint", None)  # which is cached
         return other
 
     def chunker(self) -> Chunker:
@@ -279,8 +275,8 @@ class Tokenizer:
         return encode_chunks(self.backend, texts)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        build, arguments = self.__reduce__()
-        return (build, arguments) if self.target is None else (_build_pair, (build, arguments, self.target))
+        parts = self.__reduce__()
+        return parts if self.target is None else (_build_pair, (*parts, self.target))
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild = partial(type(self), special_tokens=self.special_tokens, max_length=self.max_length)
@@ -326,34 +322,6 @@ class Token(NamedTuple):
     begin: int
     end: int
     word: int
-
-
-class PythonTokenizer(Tokenizer):
-    """A vocabulary and a rule written in Python. The backend holds only the vocabulary, not a tokenizer.json."""
-
-    special_token_keys: ClassVar[Mapping[str, str]] = BOS_KEYS
-
-    def __init__(self, tokens: Sequence[str], *, special_tokens: SpecialTokens, max_length: int) -> None:
-        ids = {token: number for number, token in enumerate(tokens)}
-        backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=special_tokens.unknown))
-        register_special_tokens(backend, special_tokens)
-        super().__init__(backend, special_tokens=special_tokens, max_length=max_length)
-
-    def tokenize(self, text: str) -> Iterable[Token]:
-        """The tokens of a text without lone surrogates; words are counted from 0."""
-        raise NotImplementedError
-
-    def encode(self, text: str, *, parse_special_tokens: bool = False) -> types.Encoded:
-        return self.spelled(text, self.encode_in_python(self.tokenize, text, parse_special_tokens=parse_special_tokens))
-
-    def encode_batch(self, texts: Sequence[str]) -> list[types.Encoded]:
-        return [self.encode(text) for text in texts]
-
-    def files(self) -> dict[str, bytes]:
-        return {name: content for name, content in super().files().items() if name != folder.DEFINITION}
-
-    def _encode_uncached(self, texts: list[str]) -> list[list[int]]:
-        return [[token.id for token in self.tokenize(text)] for text in texts]
 
 
 def _from_tokens(tokens: Iterable[Token]) -> types.Encoded:

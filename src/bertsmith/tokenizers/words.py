@@ -21,9 +21,10 @@ from numpy.typing import ArrayLike
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers.folder import MAX_LENGTH, TokenizerFolder, read_vocabulary, vocabulary_bytes
 from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER, Chunker, Word, split_words
+from bertsmith.tokenizers.python_tokenizer import PythonTokenizer
 from bertsmith.tokenizers.special_tokens import SpecialTokens
 from bertsmith.tokenizers.spelled_ids import SpelledIdEncoder
-from bertsmith.tokenizers.tokenizer import PythonTokenizer, Token
+from bertsmith.tokenizers.tokenizer import Token
 
 SPECIALS = SpecialTokens("<pad>", "<unk>", start="<s>", separator="</s>", end="</s>")
 VOCABULARY = "vocab.txt"
