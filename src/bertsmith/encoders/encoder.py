@@ -107,8 +107,11 @@ class Encoder(nn.Module):
         """The token table [V, E] of `Batch.target`, to which objectives that read it tie their output layer."""
         return self.token_embeddings
 
-    def check(self, batch: Batch) -> None:
-        """Raises for texts that are too long and, on the CPU, for ids out of range; a GPU would have to synchronise."""
+    def check(self, batch: Batch, *, target: bool = False) -> None:
+        """Raises for texts that are too long and, on the CPU, for ids out of range; a GPU would have to synchronise.
+
+        `target`: the batch is the target of another, whose ids are those of `target_embeddings`.
+        """
         if batch.max_seqlen > self.max_positions:
             raise BertsmithError(
                 f"texts of up to {batch.max_seqlen} tokens do not fit the encoder's {self.max_positions} positions"
@@ -116,8 +119,9 @@ class Encoder(nn.Module):
         if torch.compiler.is_compiling() or batch.input_ids.device.type != "cpu":
             return
         tables = {"segment": (batch.segment_ids, self.segment_types)} if self.segment_types >= 2 else {}
-        if self.token_embeddings is not None:
-            tables = {"token": (batch.input_ids, len(self.token_embeddings)), **tables}
+        tokens = self.target_embeddings if target else self.token_embeddings
+        if tokens is not None:
+            tables = {"token": (batch.input_ids, len(tokens)), **tables}
         for name, (ids, size) in tables.items():
             smallest, largest = (int(bound) for bound in ids.aminmax())
             if smallest < 0 or largest >= size:
