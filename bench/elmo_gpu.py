@@ -3,9 +3,10 @@
 PYTHONPATH=src python bench/elmo_gpu.py [--rows 384] [--steps 20] [--cells 4096] [--vocabulary 793471] [--rounds 3]
 
 Variants: `plain` is a Python loop of torch operations under autograd; `kernels` the layer of bertsmith without CUDA
-graphs; `graphs` with them, as in training. Rounds are interleaved; each prints the median of its steps. A step is that
-of `Trainer`: forward, backward, gradient norm and Adagrad. Then the time of each part alone. A variant that fails
-prints its error, and the others go on. Without a GPU it runs a small model, to check the script.
+graphs; `graphs` with them, as in training. Values and gradients are compared first. Rounds are interleaved. A step is
+that of `Trainer`: forward, backward, gradient norm and Adagrad. Then the time of each part alone, and one table of all
+medians. A variant that fails prints its error, and the others go on. Without a GPU it runs a small model, to check the
+script. The words of the text are random: `bench/pretrain_speed.py SHARDS elmo/original` measures training on shards.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from bertsmith.types import Batch, Vocabulary
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 MULTIPLE, MOST_CHARACTERS = 64, 50
 VARIANTS = ("plain", "kernels", "graphs")
+Table = list[tuple[str, float]]  # milliseconds of a step and of its parts
 
 
 def plain_forward(
@@ -216,8 +218,9 @@ def part_seconds(run: Callable[[], Any], repeats: int = 10) -> float:
     return statistics.median(times)
 
 
-def breakdown(model: Model, trainer: Trainer, batch: Batch) -> None:
+def breakdown(model: Model, trainer: Trainer, batch: Batch) -> Table:
     """Median milliseconds of each part alone, forward and backward."""
+    found: Table = []
     encoder: Any = model.encoder
     head: Any = model.objectives["bidirectional_lm"]
     batch = model.corrupt(batch.to(DEVICE))
@@ -225,7 +228,8 @@ def breakdown(model: Model, trainer: Trainer, batch: Batch) -> None:
     rows, steps = batch.input_ids.shape
     width = encoder.config.width
     x = torch.randn(2, steps, rows, width, device=DEVICE, requires_grad=True)
-    hidden = torch.randn(2 * rows * steps, width, device=DEVICE, requires_grad=True)
+    # in bfloat16, as the LSTM layers return it
+    hidden = torch.randn(2 * rows * steps, width, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
 
     def words() -> None:
         encoder.words(batch.spellings).float().square().sum().backward()
@@ -253,18 +257,20 @@ def breakdown(model: Model, trainer: Trainer, batch: Batch) -> None:
 
         return cleaned
 
+    def measure(what: str, run: Callable[[], None]) -> None:
+        seconds = guarded(what, lambda: part_seconds(run))
+        found.append((what, 1e3 * (seconds or float("nan"))))
+
     for name in VARIANTS:
         with variant(name, model):
-            seconds = guarded(f"LSTM {name}", lambda: part_seconds(clean(lstms)))
-        print(f"part LSTM, both directions, {name}: {1e3 * (seconds or float('nan')):.2f} ms")
+            measure(f"LSTM layers, {name}", clean(lstms))
     with variant("graphs", model):
-        for what, run in (("character CNN", words), ("sampled softmax", softmax)):
-            seconds = guarded(what, lambda run=run: part_seconds(clean(run)))  # type: ignore[misc]
-            print(f"part {what}: {1e3 * (seconds or float('nan')):.2f} ms")
+        measure("character CNN", clean(words))
+        measure("sampled softmax", clean(softmax))
         next(trainer)
         guarded("gradients", lambda: trainer._gradients([batch], seed=True))
-        seconds = guarded("optimizer", lambda: part_seconds(optimizer))
-        print(f"part gradient norm and Adagrad: {1e3 * (seconds or float('nan')):.2f} ms")
+        measure("gradient norm and Adagrad", optimizer)
+    return found
 
 
 def products(rows: int, cells: int, width: int) -> None:
@@ -330,14 +336,18 @@ def main() -> None:
             if seconds is not None:
                 times[name].append(seconds)
                 print(f"round {each + 1}, {name}: {1e3 * seconds:.2f} ms, {tokens / seconds / 1e3:,.1f} k tokens/s")
-    for name, found in times.items():
-        if found:
-            median = statistics.median(found)
-            print(f"median {name}: {1e3 * median:.2f} ms a step, {tokens / median / 1e3:,.1f} k tokens/s")
-    guarded("products", lambda: products(options.rows, options.cells, options.width))
-    guarded("breakdown", lambda: breakdown(model, trainer, data[0]))
     if DEVICE.type == "cuda":
+        layers = [part.captured for part in model.modules() if isinstance(part, ProjectedLSTM)]
+        used = all(one is not None and one.enabled and one._by_shape for one in layers)
+        print(f"CUDA graphs of the LSTM layers: {'captured' if used else 'NOT CAPTURED, the variant graphs had none'}")
         print(f"peak memory: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+    guarded("products", lambda: products(options.rows, options.cells, options.width))
+    medians = [(f"step, {name}", 1e3 * statistics.median(found)) for name, found in times.items() if found]
+    parts = guarded("breakdown", lambda: breakdown(model, trainer, data[0])) or []
+    print("\n| | ms | k tokens/s |\n|---|---:|---:|")
+    for what, milliseconds in medians + parts:
+        rate = f"{tokens / milliseconds:,.1f}" if what.startswith("step") else ""
+        print(f"| {what} | {milliseconds:.2f} | {rate} |")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """Variants of a recipe on Multi30k (English to German), trained several at a time on one device.
 
     PYTHONPATH=src python bench/multi30k.py DATA WORK [--variants quick tiny] [--file bench/multi30k.toml] [--jobs 4]
-        [--minutes 1.5] [--set SETTING=VALUE]... [--test] [--device cuda]
+        [--minutes 1.5] [--stop-after 530] [--set SETTING=VALUE]... [--test] [--device cuda]
 
 DATA has train.en.gz, train.de.gz, val.*.gz and test_2016_flickr.*.gz (multi30k/data/task1/raw). A variant is a run in
 WORK; its last model and the average of its last checkpoints translate val with several beams and length penalties. The
-table has BLEU by sacrebleu, cased and detokenised, and `lower`: the same in lower case, as much of the literature has
-it (which also tokenises differently). `--test` adds test2016 with the settings that are best on val. `--minutes` ends
-every run after that time instead of after its steps. Runs of an earlier call are not repeated.
+table, also in WORK/table.md, has BLEU by sacrebleu, cased and detokenised, and beside it in lower case, as much of the
+literature has it (which also tokenises differently). `--test` adds test2016 with the settings that are best on val.
+`--minutes` ends every run after that time instead of after its steps. Finished variants are not repeated, and others
+are resumed; `--stop-after` saves those that are in progress and ends the call.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 LANGUAGES = ("en", "de")
 TEST = "test_2016_flickr"
 RESULT = "result.json"
+GRACE = 15.0  # seconds to save a checkpoint
 GRID = [(4, 0.6), (5, 1.0), (5, 1.4), (8, 1.0)]  # beams and length penalties that val chooses from
 
 
@@ -39,12 +41,14 @@ def main(words: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--variants", nargs="+", help="default: all")
     parser.add_argument("--jobs", type=int, default=4, help="runs at a time")
     parser.add_argument("--minutes", type=float, default=0.0)
+    parser.add_argument("--stop-after", type=float, metavar="SECONDS")
     parser.add_argument("--limit", type=int, help="translate only the first texts")
     parser.add_argument("--set", action="append", default=[], metavar="SETTING=VALUE", help="of every variant")
     parser.add_argument("--test", action="store_true")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
+    options.end = time.monotonic() + options.stop_after if options.stop_after else None
     settings = tomllib.loads(options.file.read_text())
     names = options.variants or list(settings["variants"])
     if options.worker:
@@ -56,10 +60,23 @@ def main(words: Sequence[str] | None = None) -> list[dict[str, Any]]:
         list(pool.map(lambda one: prepare(one, options), shards.values()))
         arguments = sys.argv[1:] if words is None else list(words)
         results = list(pool.map(lambda name: start_worker(name, arguments, options), names))
-    found = [one for one in results if one]
-    for one in sorted(found, key=lambda one: -one["val"]):
-        print(json.dumps(one), flush=True)
+    found = sorted((one for one in results if one), key=lambda one: -one["val"])
+    (options.work / "table.md").write_text(table(found))
+    print(table(found), end="", flush=True)
     return found
+
+
+def table(found: Sequence[dict[str, Any]]) -> str:
+    """Markdown, a line for each variant."""
+    columns = ["variant", "val", "val, lower case", "test2016", "test2016, lower case"]
+    columns += ["model", "beam", "length penalty", "training, s"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for one in found:
+        names = ("val", "val_lower", TEST, f"{TEST}_lower")
+        scores = (f"{one[name]:.2f}" if name in one else "" for name in names)
+        how = (str(one[name]) for name in ("model", "beam", "length_penalty", "train_seconds"))
+        lines.append(f"| {' | '.join([one['variant'], *scores, *how])} |")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def variant(settings: dict[str, Any], name: str) -> dict[str, Any]:
@@ -85,7 +102,7 @@ def prepare(one: dict[str, Any], options: argparse.Namespace) -> None:
     if (folder / "shards").is_dir():
         return
     pairs = [options.data / f"train.{language}.gz" for language in LANGUAGES]
-    size = ["--kind", one["kind"], "--vocab-size", one["vocabulary"]]
+    size = ["--kind", one["kind"], "--vocab-size", one["vocabulary"], *one.get("tokenizer", [])]
     bertsmith("tokenizer", "train", *pairs, "--parallel", "-o", folder / "tokenizer", *size, "-q")
     bertsmith(
         "prepare", *pairs, "--parallel", "-t", folder / "tokenizer", "-o", folder / "shards", "--held-out", 0, "-q"
@@ -93,17 +110,41 @@ def prepare(one: dict[str, Any], options: argparse.Namespace) -> None:
 
 
 def start_worker(name: str, arguments: Sequence[str], options: argparse.Namespace) -> dict[str, Any] | None:
-    """Runs a variant in a process of its own; None where it fails."""
-    began = time.perf_counter()
-    call = [sys.executable, __file__, *arguments, "--worker", name]
-    done = subprocess.run(call, capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - began
-    if done.returncode:
-        print(f"{name}: failed after {seconds:.0f} s: {done.stderr[-1500:]}", flush=True)
-        return None
-    result: dict[str, Any] = json.loads((options.work / name / RESULT).read_text())
-    print(f"{name:<28} {seconds:5.0f} s  val {result['val']:.2f}", flush=True)
-    return result
+    """Runs a variant in a process of its own, with its output in WORK/NAME.log; None where it fails or is stopped."""
+    log, began = options.work / f"{name}.log", time.monotonic()
+    found = read_result(name, options)
+    if found is None or (options.test and TEST not in found):
+        with log.open("ab") as output:
+            call = [sys.executable, __file__, *arguments, "--worker", name]
+            process = subprocess.Popen(call, stdout=output, stderr=subprocess.STDOUT)
+            status = wait(process, None if options.end is None else options.end - time.monotonic())
+        if status:
+            lines = log.read_text(errors="replace").splitlines()
+            print(
+                f"{name}: exit status {status} after {time.monotonic() - began:.0f} s: {' '.join(lines[-1:])}",
+                flush=True,
+            )
+            return None
+        found = read_result(name, options)
+    if found is not None:
+        print(f"{name:<28} {time.monotonic() - began:5.0f} s  val {found['val']:.2f}", flush=True)
+    return found
+
+
+def read_result(name: str, options: argparse.Namespace) -> dict[str, Any] | None:
+    """The result of a variant, if it is finished."""
+    path = options.work / name / RESULT
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def wait(process: subprocess.Popen[bytes], seconds: float | None) -> int:
+    """The exit status of a process, which is asked to end after some seconds, and killed if it does not."""
+    for limit, end in ((seconds, process.terminate), (GRACE, process.kill)):
+        try:
+            return process.wait(None if limit is None else max(limit, 0.0))
+        except subprocess.TimeoutExpired:
+            end()
+    return process.wait()
 
 
 def run_variant(name: str, one: dict[str, Any], options: argparse.Namespace) -> None:
@@ -138,14 +179,15 @@ def run_variant(name: str, one: dict[str, Any], options: argparse.Namespace) -> 
 
 def bleu(model: Any, split: str, beam: int, penalty: float, options: argparse.Namespace) -> dict[str, float]:
     """BLEU of a split, cased and detokenised, and in lower case; and the seconds of the translation."""
-    from sacrebleu.metrics import BLEU
+    from bertsmith.metrics.translation import translation_scores
 
     sources, references = (lines(options.data / f"{split}.{language}.gz")[: options.limit] for language in LANGUAGES)
     began = time.perf_counter()
     found = [one["text"] for one in model.translate(sources, beam_size=beam, length_penalty=penalty)]
     seconds = time.perf_counter() - began
-    cased, lower = (BLEU(lowercase=one).corpus_score(found, [references]).score for one in (False, True))
-    return {split: round(cased, 2), f"{split}_lower": round(lower, 2), f"{split}_seconds": round(seconds, 2)}
+    scores = translation_scores(found, references)
+    cased, lower = (round(scores[name], 2) for name in ("bleu", "bleu_lowercase"))
+    return {split: cased, f"{split}_lower": lower, f"{split}_seconds": round(seconds, 2)}
 
 
 def lines(path: Path) -> list[str]:

@@ -1,7 +1,8 @@
 """Training and beam search of the Transformer against transformers' MarianMTModel: same size, one process.
 
-    PYTHONPATH=src python bench/translation_gpu.py [--only train beam checks] [--rounds 3] [--profile]
-        [--set encoder.dropout=0.1]... [--variants full packed graphs] [--peers compiled eager] [--device cuda]
+    PYTHONPATH=src python bench/translation_gpu.py [--only beam train checks] [--rounds 3] [--profile]
+        [--set encoder.dropout=0.1]... [--variants full packed graphs] [--peers compiled eager] [--stop-after 500]
+        [--device cuda]
 
 Random tokens, random weights, 6 + 6 layers of width 512, vocabulary 10,000, bfloat16. Tokens are those of source and
 target, without padding.
@@ -11,6 +12,7 @@ to 32 tokens packed into rows of 128, `graphs` is `full` as CUDA graphs. Marian 
 fused AdamW; neither clips gradients. Beam search: beam 4, 128 sources of 32 tokens, exactly 32 new tokens, from ids
 to ids. Medians of interleaved rounds. Checks: captured and uncaptured decoding find the same tokens; the loss of packed
 pairs is that of padded ones, compiled or not; the loss on the GPU is that of the CPU. `--profile`: kernels of a step.
+After `--stop-after` seconds no further candidate is compiled; those that are ready are measured.
 """
 
 from __future__ import annotations
@@ -46,45 +48,76 @@ SMALL = {"layers": 2, "width": 64, "heads": 2, "feed_forward": 128}  # encoder o
 LOSS_TOLERANCE = {"padded": 0.0, "packed": 2e-3, "compiled": 2e-3, "CPU": 1e-2}  # of bfloat16
 NORM_TOLERANCE = 0.03
 
+PARTS = ("beam", "train", "checks")
+UNITS = {"beam": "sentences/s", "train": "source + target tokens/s"}
+PEER = "marian"
+
 Step = Callable[[], int]  # runs once, and returns the number of tokens or sentences
 
 
 def main(words: Sequence[str] | None = None) -> dict[str, float]:
-    """Prints a line for each candidate and check; returns tokens and sentences per second by name."""
+    """Prints checks and a table; returns tokens and sentences per second by name."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=["train", "beam", "checks"], choices=["train", "beam", "checks"])
+    parser.add_argument("--only", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--variants", nargs="*", default=["full", "packed", "graphs"])
-    parser.add_argument("--peers", nargs="*", default=["compiled"], choices=["compiled", "eager"])
+    parser.add_argument("--peers", nargs="*", default=["compiled", "eager"], choices=["compiled", "eager"])
     parser.add_argument("--set", action="append", default=[], metavar="SETTING=VALUE", help="of bertsmith's recipe")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--sentences", type=int, default=SENTENCES)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--stop-after", type=float, default=float("inf"), metavar="SECONDS")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args(words)
+    options.end = time.monotonic() + options.stop_after
     name = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}", flush=True)
     speeds: dict[str, float] = {}
-    if "checks" in options.only:
-        run_checks(options)
-    if "train" in options.only:
-        makers = {f"train {kind}": lambda kind=kind: training_step(kind, options) for kind in options.variants}
-        makers |= {f"train marian {kind}": lambda kind=kind: marian_step(kind, options) for kind in options.peers}
-        speeds |= compare(makers, "source + target tokens/s", options, steps=options.steps)
-    if "beam" in options.only:
-        makers = {"beam": lambda: beam_step(options)}
-        makers |= {"beam marian": lambda: marian_generate(options)} if options.peers else {}
-        speeds |= compare(makers, "sentences/s", options, steps=2)
+    lines: list[str] = []
+    for part in (part for part in PARTS if part in options.only):
+        if part == "checks":
+            run_checks(options)
+            continue
+        found = compare(candidates_of(part, options), options, steps=options.steps if part == "train" else 2)
+        lines += table_rows(found, UNITS[part])
+        speeds |= {name: statistics.median(rates) for name, rates in found.items()}
+    print(
+        "\n".join(["| | median | lowest | highest | | of Marian's best |", "|---|---|---|---|---|---|", *lines]),
+        flush=True,
+    )
     return speeds
 
 
+def candidates_of(part: str, options: argparse.Namespace) -> dict[str, Callable[[], Step]]:
+    """What a part compares, ours first."""
+    if part == "beam":
+        peers = {f"beam {PEER}": lambda: marian_generate(options)} if options.peers else {}
+        return {"beam": lambda: beam_step(options), **peers}
+    makers = {f"train {kind}": lambda kind=kind: training_step(kind, options) for kind in options.variants}
+    return makers | {f"train {PEER} {kind}": lambda kind=kind: marian_step(kind, options) for kind in options.peers}
+
+
+def table_rows(found: dict[str, list[float]], unit: str) -> list[str]:
+    """Markdown, with the speed as a multiple of the fastest peer."""
+    medians = {name: statistics.median(rates) for name, rates in found.items()}
+    peer = max((value for name, value in medians.items() if PEER in name), default=None)
+    rows = []
+    for name, rates in found.items():
+        ratio = "" if peer is None else f"{medians[name] / peer:.2f}"
+        rows.append(f"| {name} | {medians[name]:,.0f} | {min(rates):,.0f} | {max(rates):,.0f} | {unit} | {ratio} |")
+    return rows
+
+
 def compare(
-    makers: dict[str, Callable[[], Step]], unit: str, options: argparse.Namespace, *, steps: int
-) -> dict[str, float]:
-    """The median speed of each candidate that runs."""
+    makers: dict[str, Callable[[], Step]], options: argparse.Namespace, *, steps: int
+) -> dict[str, list[float]]:
+    """The speeds of each candidate that runs, by round."""
     candidates: dict[str, Step] = {}
     for name, make in makers.items():
+        if time.monotonic() > options.end:
+            print(f"{name}: left out, since --stop-after is over", flush=True)
+            continue
         with reported(name):
             began = time.perf_counter()
             step = make()
@@ -101,14 +134,11 @@ def compare(
                 count = sum(step() for _ in range(steps))
                 synchronize(options.device)
                 speeds[name].append(count / (time.perf_counter() - began))
-    for name, rates in speeds.items():
-        if rates:
-            middle, low, high = statistics.median(rates), min(rates), max(rates)
-            print(f"{name:<24} {middle:12,.0f} {unit}  ({low:,.0f} to {high:,.0f})", flush=True)
-        if options.profile and options.device == "cuda" and "marian" not in name:
+    for name, step in candidates.items():
+        if options.profile and options.device == "cuda" and PEER not in name:
             with reported(f"profile of {name}"):
-                print_kernels(name, candidates[name])
-    return {name: statistics.median(rates) for name, rates in speeds.items() if rates}
+                print_kernels(name, step)
+    return {name: rates for name, rates in speeds.items() if rates}
 
 
 @contextmanager

@@ -4,7 +4,8 @@
 
 The shards must be of a words tokenizer. Window 5, 5 negatives; every round trains both on as many words, bertsmith with
 its own loader, trainer and optimizer. `wall` is words per second, `CPU` words per second of CPU time, which counts on a
-machine that others use too. Without gensim only bertsmith is measured.
+machine that others use too; a ratio is the median and the range of those of the rounds. Without gensim only bertsmith
+is measured.
 """
 
 from __future__ import annotations
@@ -97,22 +98,28 @@ def main() -> None:
                 "bertsmith": bertsmith_case(data, arguments.words, **settings),
             }
             measured = measure({name: case for name, case in cases.items() if case}, arguments.rounds)
-            for name, (wall, processor) in measured.items():
+            for name, speeds in measured.items():
+                wall, processor = (median(speed) for speed in zip(*speeds, strict=True))
                 print(f"{width:>5} {subsample:>9g} {name:<10} {wall:>9,.0f} {processor:>9,.0f}")
             if len(measured) == 2:
-                ratios = [ours / theirs for theirs, ours in zip(*measured.values(), strict=True)]
-                print(f"{'':<15} {'ratio':<10} {ratios[0]:>9.2f} {ratios[1]:>9.2f}", flush=True)
+                print(f"{'':<15} {'ratio':<10} {ratios(measured, 0)} {ratios(measured, 1)}", flush=True)
 
 
-def measure(cases: dict[str, Train], rounds: int) -> dict[str, tuple[float, float]]:
-    """Words per second of wall and of CPU time, by case."""
+def ratios(measured: dict[str, list[tuple[float, float]]], kind: int) -> str:
+    """The median and the range of the ratios of the rounds."""
+    found = sorted(ours[kind] / theirs[kind] for theirs, ours in zip(*measured.values(), strict=True))
+    return f"{median(found):>9.2f} ({found[0]:.2f}-{found[-1]:.2f})"
+
+
+def measure(cases: dict[str, Train], rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Words per second of wall and of CPU time in each round, by case."""
     speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, train in cases.items():
             wall, processor = time.perf_counter(), time.process_time()
             words = train()
             speeds[name].append((words / (time.perf_counter() - wall), words / (time.process_time() - processor)))
-    return {name: (median(one for one, _ in some), median(one for _, one in some)) for name, some in speeds.items()}
+    return speeds
 
 
 if __name__ == "__main__":

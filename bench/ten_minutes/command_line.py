@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import BertsmithError
+from bertsmith.errors import BertsmithError, ConfigError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -112,6 +112,11 @@ def _add_proxies(commands: Any) -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--minutes", type=float, default=1.0, help="of training, each")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--tasks", action="append", metavar="[TASK=]DIR", help="fine-tune all on the tasks that the file names"
+    )
+    parser.add_argument("--task-seeds", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="concurrent fine-tuning runs")
     _add_evaluator(parser)
     _add_machine(parser)
 
@@ -273,19 +278,29 @@ def _pretrain(options: argparse.Namespace) -> None:
 
 
 def _proxies(options: argparse.Namespace) -> None:
-    from bench.ten_minutes.proxies import run_all, table, variants
+    from bench.ten_minutes.proxies import judge, run_all, table, variants
     from bench.ten_minutes.results import RESULT
+    from bench.ten_minutes.tasks import FinetuneOptions, fine_tune
     from bertsmith.training.clock import stop_after
 
-    chosen = variants(options.file, options.only)
-    names = ("data", "minutes", "seed", "eval_rows", "eval_data", "device")
+    chosen, judged = variants(options.file, options.only), judge(options.file)
+    if options.tasks and not judged.tasks:
+        raise ConfigError(f'--tasks: {options.file} names no tasks: write judge = ["glue/cola"] into it')
+    tuning = FinetuneOptions(
+        seeds=options.task_seeds, changes=judged.tuning, jobs=options.jobs, device=options.device, quiet=True
+    )
+    names = ("data", "seed", "eval_rows", "eval_data", "device")
     arguments = [word for name in names for word in (f"--{name.replace('_', '-')}", str(getattr(options, name)))]
     try:
         with stop_after(options.stop_after):
-            run_all(chosen, options.output, arguments, together=options.together)
+            run_all(chosen, options.output, arguments, together=options.together, minutes=options.minutes)
+            if options.tasks:
+                stages = {one.after for one in chosen}  # of which the second one is judged
+                names = [one.name for one in chosen if one.name not in stages]
+                fine_tune(names, judged.tasks, options.tasks, options.output, tuning)
     finally:
         if any((options.output / variant.name / RESULT).exists() for variant in chosen):
-            print(table(chosen, options.output))
+            print(table(chosen, options.output, judged.tasks))
 
 
 def _baseline(options: argparse.Namespace) -> None:

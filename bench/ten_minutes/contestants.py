@@ -29,6 +29,11 @@ TABLE = {
     "quick-pairs": Contestant("bert/quick_pairs", after="quick", share=0.1),
     "gpt-quick": Contestant("gpt/quick", share=0.9),
     "gpt-quick-long": Contestant("gpt/quick_long", after="gpt-quick", share=0.1),
+    "electra-quick": Contestant("electra/quick", share=0.9),
+    "electra-quick-pairs": Contestant("electra/quick_pairs", after="electra-quick", share=0.1),
+    "albert-quick": Contestant("albert/quick", share=0.9),
+    "albert-quick-pairs": Contestant("albert/quick_pairs", after="albert-quick", share=0.1),
+    "roberta-quick": Contestant("roberta/quick"),
 }
 # Contestants of `pipeline`; the first one is also fine-tuned without pre-training.
 DEFAULT_CONTESTANTS = ("quick-pairs", "paper-base", "paper-medium")

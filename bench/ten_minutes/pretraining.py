@@ -34,7 +34,8 @@ from bertsmith.training.timed import (
 )
 
 EVAL_PREFIX = "held_out/"  # of held-out metrics in the log of a run
-NEXT_SENTENCE = "next_sentence"
+GENERATOR = "generator_"  # prefix of the held-out metrics of ELECTRA's generator
+NEXT_SENTENCE, REPLACED_TOKEN, BASE_RATE = "next_sentence", "replaced_token", "base_rate"
 POINTS = 20  # of a curve
 FREQUENCIES = "unigram"  # loss of predicting words by their frequency
 LEFT = 1.5  # nats below the unigram loss at which the second plateau is left
@@ -76,10 +77,18 @@ class Contest(TimedRun):
         """The numbers of a point of the curve."""
         result = {"seconds": seconds, "step": self.trainer.steps_done, "tokens": self.trainer.tokens}
         scores = self.evaluator.evaluate_model(self.model, self.trainer.world.device)
-        result |= asdict(scores) if scores else {}
-        if NEXT_SENTENCE in self.config.objectives and self.held_out:
-            result[NEXT_SENTENCE] = self.trainer.evaluate(self.held_out).accuracies[NEXT_SENTENCE]
+        result |= asdict(scores) if scores else self._generator_scores()
+        if self.held_out and not {NEXT_SENTENCE, REPLACED_TOKEN}.isdisjoint(self.config.objectives):
+            accuracies = self.trainer.evaluate(self.held_out).accuracies
+            names = (NEXT_SENTENCE, REPLACED_TOKEN, BASE_RATE)
+            result |= {name: accuracies[name] for name in names if name in accuracies}
         return result
+
+    def _generator_scores(self) -> dict[str, float]:
+        """The held-out scores of the masked LM that is trained beside the encoder, if there is one."""
+        generator = self.model.auxiliary_models().get("generator")
+        scores = generator and self.evaluator.evaluate_model(generator, self.trainer.world.device)
+        return {f"{GENERATOR}{name}": value for name, value in asdict(scores).items()} if scores else {}
 
 
 def pretrain(

@@ -666,8 +666,8 @@ def proxies(folder: Path, losses: dict[str, float], *more: object, status: int =
     (folder / "v.toml").write_text(VARIANTS, encoding="utf-8")
     original = module._words
 
-    def pretended(item: Any, output: Path, arguments: list[str]) -> list[str]:
-        real = original(item, output, arguments)
+    def pretended(item: Any, output: Path, arguments: list[str], minutes: float) -> list[str]:
+        real = original(item, output, arguments, minutes)
         assert ("learning_rate=5e-4" in real) == (item.name == "second")
         assert real[real.index("--recipe") + 1] == ("bert/mini" if item.name == "third" else "bert/tiny")
         ends = str(status if item.name == "third" else 0)
@@ -790,9 +790,78 @@ def test_invalid_proxy_files_give_a_one_line_error(tmp_path: Path, capsys: pytes
     assert "has no variant secnd; did you mean second?" in capsys.readouterr().err
 
 
+STAGES = """
+recipe = "electra/tiny"
+judge = ["glue/cola"]
+tuning = ["glue/cola:epochs=1"]
+
+[variants]
+reference = {}
+generator = { share = 0.25, set = ["objectives.replaced_token.discriminator_weight=0"] }
+warm = { after = "generator", share = 0.75 }
+"""
+
+
+def test_a_second_stage_waits_for_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = import_module("bench.ten_minutes.proxies")
+    (tmp_path / "v.toml").write_text(STAGES, encoding="utf-8")
+    given = module.variants(tmp_path / "v.toml", ["warm"])
+    assert [one.name for one in given] == ["generator", "warm"]  # and the stage that it starts from
+    called: list[list[str]] = []
+    original = module._words
+
+    def pretended(item: Any, output: Path, words: list[str], minutes: float) -> list[str]:
+        called.append(original(item, output, words, minutes))
+        assert item.name != "warm" or (output / "generator" / "result.json").exists()
+        return [sys.executable, "-c", FAKE, str(output), item.name, "1.0", "0"]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_words", pretended)
+        patch.setattr(module, "PATIENCE", 0.02)
+        module.run_all(given, tmp_path / "out", [], together=2, minutes=8.0)
+    assert [words[words.index("--minutes") + 1] for words in called] == ["2", "6"]
+    assert called[1][called[1].index("--after") + 1] == "generator"
+    assert "--after" not in called[0]
+    (tmp_path / "v.toml").write_text(STAGES.replace('after = "generator"', 'after = "later"'), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"v\.toml, warm: after=later is not a variant above it"):
+        module.variants(tmp_path / "v.toml")
+
+
+def test_variants_are_sorted_by_the_scores_of_the_judge(tmp_path: Path) -> None:
+    module, results = (import_module(f"bench.ten_minutes.{name}") for name in ("proxies", "results"))
+    (tmp_path / "v.toml").write_text(STAGES, encoding="utf-8")
+    assert module.judge(tmp_path / "v.toml").tuning == ("glue/cola:epochs=1",)
+    given = module.variants(tmp_path / "v.toml")
+    run: dict[str, Any] = {"curve": [], "tokens": 1e6, "tokens_per_second": 1e3, "share_of_peak": 0.5}
+    for name, loss, score in (("reference", 3.0, 0.1), ("generator", 2.0, None), ("warm", 4.0, 0.2)):
+        final = {"generator_nats_per_piece": loss, "generator_nats_per_byte": loss / 4}
+        final |= {"replaced_token": 0.88, "base_rate": 0.86} if name == "warm" else {}
+        results.write(tmp_path / "out" / name / "result.json", {"name": name, "final": final, **run})
+        if score is not None:
+            path = results.scores_path(tmp_path / "out", name, "glue/cola")
+            results.write(path, {"summary": {"mean": score}})
+    rows = module.table(given, tmp_path / "out", ["glue/cola"]).splitlines()[2:]
+    assert [row.split()[1] for row in rows] == ["warm", "reference", "generator"]
+    assert rows[0].endswith("| +2.00 | 20.0 | 20.0 |")
+    assert "| after generator |" in rows[0]
+    assert rows[2].endswith("| – | – | – |")
+    assert "| 4.0000 | 1.0000 | -0.2500 |" in rows[0]  # the generator's loss
+    by_loss = module.table(given, tmp_path / "out").splitlines()[2:]
+    assert [row.split()[1] for row in by_loss] == ["generator", "reference", "warm"]
+
+
+def test_tasks_need_a_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "v.toml").write_text(VARIANTS, encoding="utf-8")
+    assert call("proxies", tmp_path / "v.toml", "--data", tmp_path, "-o", tmp_path / "out", "--tasks", tmp_path) == 78
+    assert "v.toml names no tasks: write judge = " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("file", "count"),
-    [("proxies.toml", 28), ("plateau.toml", 22), ("rotary.toml", 17), ("masking.toml", 13), ("quick.toml", 35)],
+    [
+        *(("proxies.toml", 28), ("plateau.toml", 22), ("rotary.toml", 17), ("masking.toml", 13), ("quick.toml", 35)),
+        *(("electra.toml", 25), ("albert.toml", 10), ("roberta.toml", 9), ("gpt.toml", 11)),
+    ],
 )
 def test_every_proxy_file_has_valid_recipes(file: str, count: int) -> None:
     recipe_of = import_module("bench.ten_minutes.contestants").recipe_of

@@ -28,12 +28,15 @@ def test_one_speed_per_candidate_and_checks(capsys: pytest.CaptureFixture[str]) 
 
     few = ["--pairs", "4", "--sentences", "2", "--rounds", "1", "--steps", "1", "--device", "cpu"]
     speeds = translation_gpu.main([*few, "--variants", "full", "packed", "--peers", "eager"])
-    assert list(speeds) == ["train full", "train packed", "train marian eager", "beam", "beam marian"]
+    assert list(speeds) == ["beam", "beam marian", "train full", "train packed", "train marian eager"]
     assert min(speeds.values()) > 0
     lines = capsys.readouterr().out.splitlines()
     checks = [line for line in lines if line.startswith("check")]
     assert checks[0].startswith("check: captured decoding finds 2 of 2")
     assert [line.endswith(": ok") for line in checks[-3:]] == [True] * 3
+    assert [line.split("|")[1].strip() for line in lines[-5:]] == list(speeds)
+    late = translation_gpu.main([*few, "--only", "train", "--variants", "full", "--peers", "--stop-after", "0"])
+    assert late == {}
 
 
 def test_variants_of_a_recipe_are_trained_and_scored(tmp_path: Path) -> None:

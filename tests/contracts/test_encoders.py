@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from bertsmith import config
 from bertsmith.data.collate import collate_unpadded
 from bertsmith.encoders import encoder as encoders
 from bertsmith.encoders.encoder import Encoder, select_tokens
+from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.recurrent import BiLSTM
@@ -38,10 +40,16 @@ INITIALIZATION = ("truncated_init", "depth_scaled")  # without effect once weigh
 
 
 def setting_changes(kind: str) -> list[dict[str, Any]]:
-    """No change; then each boolean setting inverted, one at a time."""
-    fields = dataclasses.fields(config.find_kind(encoders.FOLDER, kind).Config)
+    """No change; then each boolean setting inverted and the other positions, where it has a choice, one at a time."""
+    settings = config.find_kind(encoders.FOLDER, kind).Config
+    fields = dataclasses.fields(settings)
     switches = [item for item in fields if isinstance(item.default, bool) and item.name not in INITIALIZATION]
-    return [{}, *({item.name: not item.default} for item in switches)]
+    changes = [{}, *({item.name: not item.default} for item in switches)]
+    if any(item.name == "positions" for item in fields):
+        other = "learned" if settings().positions == "rotary" else "rotary"
+        with suppress(ConfigError):
+            changes.append({"positions": settings(positions=other).positions})
+    return changes
 
 
 CASES = [pytest.param(kind, change, id=f"{kind} {change}") for kind in KINDS for change in setting_changes(kind)]

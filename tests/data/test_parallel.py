@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -14,10 +15,11 @@ import pytest
 
 from bertsmith.data import prepare as data
 from bertsmith.data import work_units
-from bertsmith.data.parallel import PairOptions, ParallelCorpus, ParallelTexts, open_parallel
+from bertsmith.data.parallel import PairOptions, ParallelCorpus, ParallelTexts, check_targets, open_parallel
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError, DataWarning, SkippedWarning
 from bertsmith.tokenizers import tokenizer as tokenizers
+from bertsmith.tokenizers import unigram
 from bertsmith.tokenizers.byte_bpe import Config as ByteBPE
 
 PAIRS = [("the smith", "der Schmied"), ("it is hot", "es ist heiß"), ("쇠가 뜨겁다", "iron is hot")]
@@ -160,6 +162,71 @@ def test_pairs_that_are_left_out_are_counted_and_named_in_one_line(tmp_path: Pat
     kept = prepare(open_parallel(pairs, pairs=PairOptions(max_ratio=0.0)), tmp_path / "all", tokenizer, held_out=0.0)
     assert kept["counts"]["empty_pairs"] == 2
     assert len(decoded(tmp_path / "all")) == 5
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_a_tokenizer_that_changes_target_texts_is_named(lowercase: bool, tmp_path: Path) -> None:
+    """Translations would have no capital letters."""
+    words = data.train_tokenizer(
+        open_parallel(PAIRS * 3),
+        tmp_path / "t",
+        settings=unigram.Config(lowercase=lowercase),
+        vocab_size=120,
+        workers=1,
+        quiet=True,
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        share = check_targets(words, [f"{one}\n{other}" for one, other in PAIRS])
+    messages = [str(one.message) for one in caught]
+    assert share == pytest.approx(1 / 3 if lowercase else 0.0)
+    assert len(messages) == lowercase
+    assert all("changes 33 % of the target texts, such as 'der Schmied' to 'der schmied'" in one for one in messages)
+
+
+def separate_tokenizers(folder: Path) -> tokenizers.Tokenizer:
+    """Source and target with a vocabulary each, loaded from a folder."""
+    sides = [[side for side in some for _ in range(3)] for some in zip(*PAIRS, strict=True)]
+    how: dict[str, Any] = {"settings": ByteBPE(), "workers": 1, "quiet": True}
+    source, target = (
+        data.train_tokenizer(texts, folder / str(size), vocab_size=size, **how)
+        for texts, size in zip(sides, (270, 280), strict=True)
+    )
+    source.with_target(target).save(folder / "both")
+    return tokenizers.load(folder / "both")
+
+
+def test_source_and_target_with_a_vocabulary_each(tmp_path: Path) -> None:
+    words = separate_tokenizers(tmp_path)
+    assert words.target is not None
+    assert (words.vocab_size, words.target.vocab_size) == (270, 280)
+    assert words.fingerprint != tokenizers.load(tmp_path / "270").fingerprint
+    copy = pickle.loads(pickle.dumps(words))
+    assert (copy.fingerprint, copy.target.fingerprint) == (words.fingerprint, words.target.fingerprint)
+    index = data.prepare(open_parallel(PAIRS), tmp_path / "s", tokenizer=words, held_out=0.0, workers=1, quiet=True)
+    assert index["vocab_size"] == 280
+    shards, stored = Shards.open(tmp_path / "s"), tokenizers.load(tmp_path / "s" / "tokenizer")
+    starts = np.append(0, np.cumsum([len(ids) for pair in PAIRS for ids in sides_of(pair, stored)]))
+    ids = [shards.read(one, other - one) for one, other in pairwise(starts)]
+    assert all(
+        np.array_equal(one, other) for one, other in zip(ids[::2], [sides_of(p, words)[0] for p in PAIRS], strict=True)
+    )
+    assert [stored.target.decode(each) for each in ids[1::2]] == [target for _, target in PAIRS]
+
+
+def sides_of(pair: tuple[str, str], words: tokenizers.Tokenizer) -> list[Any]:
+    return [one.encode(side).ids for one, side in zip((words, words.target), pair, strict=True)]
+
+
+def test_tokenizers_of_different_kinds_are_no_pair(tmp_path: Path) -> None:
+    words = separate_tokenizers(tmp_path)
+    other = data.train_tokenizer(
+        open_parallel(PAIRS), tmp_path / "u", settings=unigram.Config(), vocab_size=120, workers=1, quiet=True
+    )
+    with pytest.raises(
+        ConfigError, match="need tokenizers of the same kind and special tokens, found byte_bpe and unigram"
+    ):
+        words.with_target(other)
 
 
 def test_an_interrupted_call_resumes_with_the_same_bytes(

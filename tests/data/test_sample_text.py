@@ -7,6 +7,7 @@ import pytest
 
 from bertsmith.data import sample_text
 from bertsmith.data.sentences import split_sentences
+from bertsmith.errors import DataError
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,16 @@ def test_modules_are_parsed_and_never_imported(tmp_path: Path) -> None:
     assert [name for name, _ in result] == ["a", "b", "broken"]
     assert sample_text._docstrings(result[0][1]) == [body, sentence.format("classes")]
     assert sample_text._docstrings(result[2][1]) == []
+
+
+def test_the_documentation_of_one_package_is_its_docstrings() -> None:
+    documents = list(sample_text.package_documentation("numpy", limit=20_000))
+    assert sum(len(document.text) for document in documents) >= 20_000
+    assert all(document.source.startswith("numpy.") for document in documents)
+    assert documents == list(islice(sample_text.package_documentation("numpy"), len(documents)))
+    for name in ("nonexistent", "numpy.linalg"):
+        with pytest.raises(DataError, match=f'^no installed package is called "{name}": name one such as torch$'):
+            sample_text.package_documentation(name)
 
 
 DOCSTRING = """Draw samples from a distribution.

@@ -255,6 +255,7 @@ def test_wrong_settings_are_rejected(overrides: dict[str, Any], message: str) ->
 def test_every_setting_has_an_effect() -> None:
     changed = {
         "layers": 3, "width": 16, "heads": 2, "feed_forward": 64, "vocab_size": 98, "max_positions": 41,
+        "positions": "rotary",
         "segment_types": 3,
         "dropout": 0.5, "attention_dropout": 0.5, "activation": "gelu", "layer_norm_eps": 0.1, "initializer_range": 0.2,
         "truncated_init": False, "causal": True, "pooler": False, "padding_id": 1,

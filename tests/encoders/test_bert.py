@@ -158,6 +158,7 @@ def test_every_setting_has_an_effect_or_is_checked() -> None:
     batch = random_batch([30, 12], length=30)
     changed = {
         "layers": 2, "width": 16, "heads": 2, "feed_forward": 48, "vocab_size": 98, "max_positions": 41,
+        "positions": "rotary",
         "segment_types": 3,
         "dropout": 0.5, "attention_dropout": 0.5, "activation": "relu", "layer_norm_eps": 0.1, "initializer_range": 0.2,
         "truncated_init": False, "causal": True, "pooler": False, "padding_id": 1,

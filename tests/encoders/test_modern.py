@@ -31,13 +31,14 @@ SMALL: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "vocab_size": SIZ
 AS_BERT: dict[str, Any] = {
     "norm": "after",
     "gated": False,
-    "rotary": False,
+    "positions": "learned",
     "biases": True,
     "segment_types": 2,
     "pooler": True,
 }
-SWITCHES = ("norm", "gated", "rotary", "biases")
-ALL = [dict(zip(SWITCHES, how, strict=True)) for how in itertools.product(("before", "after"), *[(True, False)] * 3)]
+SWITCHES = ("norm", "gated", "positions", "biases")
+VALUES = ("before", "after"), (True, False), ("rotary", "learned"), (True, False)
+ALL = [dict(zip(SWITCHES, how, strict=True)) for how in itertools.product(*VALUES)]
 LENGTHS = [12, 9, 23, 7, 40, 5, 5, 16]
 
 
@@ -85,11 +86,11 @@ def test_each_setting_changes_only_its_own_weights() -> None:
     assert feed_forward <= usual
     plain = {(name, (128, 32) if "expand" in name else shape) for name, shape in feed_forward}
     assert shapes(gated=False) == usual - feed_forward | plain
-    assert shapes(rotary=False) - usual == {("encoder.embeddings.positions.weight", (60, 32))}
+    assert shapes(positions="learned") - usual == {("encoder.embeddings.positions.weight", (60, 32))}
     assert {name.removesuffix(".bias") for name, _ in shapes(biases=True) - usual} == biased
     assert shapes(segment_types=2) - usual == {("encoder.embeddings.segments.weight", (2, 32))}
     assert {name for name, _ in shapes(pooler=True) - usual} == {"encoder.pooler.weight", "encoder.pooler.bias"}
-    for change in ({"rotary": False}, {"biases": True}, {"segment_types": 2}, {"pooler": True}):
+    for change in ({"positions": "learned"}, {"biases": True}, {"segment_types": 2}, {"pooler": True}):
         assert usual < shapes(**change)
     assert shapes(depth_scaled=True) == shapes(rotary_base=99.0) == usual
 
@@ -145,7 +146,9 @@ def test_every_combination_agrees_across_kernels_and_layouts(how: dict[str, Any]
         assert relative_difference(some.at(name), tops["packed"][selected]) < 1e-5
 
 
-@pytest.mark.parametrize("change", [{"norm": "after"}, {"norm": "after", "rotary": False, "gated": False}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"norm": "after"}, {"norm": "after", "positions": "learned", "gated": False}], ids=str
+)
 def test_post_norm_compiles_as_one_graph(change: dict[str, Any]) -> None:
     encoder, batch = small(**change), random_batch(LENGTHS, length=40, pack=True)
     torch.compiler.reset()
@@ -161,10 +164,10 @@ def test_rotary_positions_are_relative_and_learned_ones_absolute() -> None:
     batch = random_batch(LENGTHS, length=40)
     later = batch.replace(position_ids=batch.position_ids + 20)
     stretched = batch.replace(position_ids=2 * batch.position_ids)
-    for rotary in (True, False):
-        encoder = small(rotary=rotary, max_positions=90)
+    for positions in ("rotary", "learned"):
+        encoder = small(positions=positions, max_positions=90)
         before = encoder(batch).last_hidden
-        assert (relative_difference(encoder(later).last_hidden, before) < 1e-4) == rotary
+        assert (relative_difference(encoder(later).last_hidden, before) < 1e-4) == (positions == "rotary")
         assert relative_difference(encoder(stretched).last_hidden, before) > 1e-2
     faster, slower = (small(rotary_base=base) for base in (50.0, 10_000.0))
     assert relative_difference(faster(batch).last_hidden, slower(batch).last_hidden) > 1e-2
@@ -219,7 +222,7 @@ def test_depth_scaled_initialisation(norm: str) -> None:
 def test_wrong_settings_are_rejected(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         settings(**changes)
-    settings(width=36, heads=4, rotary=False)
+    settings(width=36, heads=4, positions="learned")
 
 
 def test_every_setting_can_be_overridden() -> None:
@@ -227,7 +230,7 @@ def test_every_setting_can_be_overridden() -> None:
     changes = {
         "norm": "after",
         "gated": "false",
-        "rotary": "false",
+        "positions": "learned",
         "biases": "true",
         "pooler": "true",
         "segment_types": "2",

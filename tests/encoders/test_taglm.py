@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from bertsmith.types import Batch
 
 QUICK = ["schedule.kind=linear", "learning_rate=0.03", "batch_size=4", "encoder.dropout=0", "head.dropout=0"]
 QUICK += ["evals_per_epoch=0"]
+ELMO: dict[str, Any] = {"width": 4, "hidden": 6, "filters": ((1, 4), (2, 4)), "character_width": 4, "highway": 1}
 SMALL: dict[str, Any] = {"kind": "taglm", "hidden": 5, "character_hidden": 3}
 
 
@@ -72,8 +74,7 @@ def test_a_word_has_the_vector_of_the_piece_that_has_read_all_of_it(direction: s
 
 
 def test_elmo_gives_its_layers_and_reads_unknown_words(tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {"width": 4, "hidden": 6, "filters": ((1, 4), (2, 4)), "character_width": 4}
-    folder = saved(tmp_path / "elmo", elmo.Config(**sizes, highway=1), WORDS)
+    folder = saved(tmp_path / "elmo", elmo.Config(**ELMO), WORDS)
     encoder, tokenizer = built(tmp_path, folder, feature_layers="mix", features_at=[0, 2])
     text = "Anna Oslo lives Rome"  # two of them are not in its vocabulary
     found = frozen_layers(encoder, batch_of(tokenizer, text))
@@ -84,6 +85,14 @@ def test_elmo_gives_its_layers_and_reads_unknown_words(tmp_path: Path) -> None:
     for layer, expected in zip(found, alone, strict=True):
         assert relative_difference(layer[ours : ours + 4], expected[theirs : theirs + 4]) < 1e-5
     assert relative_difference(found[0][ours + 1], found[0][ours + 3]) > 1e-3, "unknown words differ"
+
+
+def test_texts_without_a_word_have_no_features_of_elmo(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "elmo", elmo.Config(**ELMO), WORDS)
+    encoder, tokenizer = built(tmp_path, folder, feature_layers="mix", mix_layer_norm=True)
+    batch = batch_of(tokenizer, "")
+    assert all(layer.is_floating_point() and not layer.any() for layer in frozen_layers(encoder, batch))
+    assert encoder(batch).last_hidden.isfinite().all()
 
 
 def test_long_texts_are_read_in_windows(tmp_path: Path) -> None:
@@ -254,3 +263,36 @@ def test_what_taglm_is_not_built_over_is_an_error(tmp_path: Path) -> None:
         open_over(words, {}, encoder={"kind": "taglm", "hiden": 3})
     with pytest.raises(ConfigError, match=r"encoder.words cannot be set"):
         open_over(words, {}, encoder={"kind": "taglm", "words": {}})
+    with pytest.raises(ConfigError, match=r"unknown=random must be one of vector, hashed, characters"):
+        open_over(words, {}, encoder={"kind": "taglm", "unknown": "random"})
+
+
+def test_the_vectors_of_unknown_words_are_a_setting(tmp_path: Path) -> None:
+    words, found = word_folder(tmp_path / "words"), []
+    for unknown in ("vector", "hashed"):
+        model, tokenizer, _ = open_over(words, {}, encoder={**SMALL, "unknown": unknown})
+        batch = batch_of(tokenizer, "zyzzyva qwertz")
+        assert isinstance(model.encoder, taglm.TagLM)
+        found.append(model.encoder.words.embed(batch.replace(input_ids=torch.ones_like(batch.input_ids)))[1:3])
+    assert torch.equal(found[0][0], found[0][1])
+    assert not torch.equal(found[1][0], found[1][1])
+
+
+def test_new_weights_but_for_frozen_encoders(tmp_path: Path) -> None:
+    encoder, _ = built(tmp_path, lm_folder(tmp_path / "lm"), feature_layers="mix")
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    encoder.init_weights()
+    for name, value in encoder.state_dict().items():
+        assert torch.equal(value, before[name]) == name.startswith("features."), name
+
+
+@pytest.mark.parametrize("characters", ["cnn", "gru"])
+def test_long_words_are_cut_and_a_warning_names_them(characters: str, tmp_path: Path) -> None:
+    encoder, tokenizer = built(tmp_path, characters=characters)
+    with pytest.warns(UserWarning, match=r"equal in their first 48 bytes get the same vector.*: 1 here"):
+        same = encoder.embed(batch_of(tokenizer, f"{'x' * 200} {'x' * 201}"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other = encoder.embed(batch_of(tokenizer, f"{'x' * 200} {'x' * 47}y"))
+    assert torch.equal(same[1], same[2])
+    assert not torch.equal(other[1], other[2])

@@ -8,12 +8,14 @@ import warnings
 import pytest
 import torch
 from encoders.test_awd_lstm import rows
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertsmith.encoders import elmo
 from bertsmith.model_io.model import Model
 from bertsmith.nn.projected_lstm import ProjectedLSTM
+from bertsmith.nn.sparse_rows import sum_rows
 from bertsmith.objectives import bidirectional_lm
+from bertsmith.training.optimizers import Weight, adagrad
 from bertsmith.types import Vocabulary
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -100,3 +102,26 @@ def test_sampled_softmax() -> None:
     assert correct == right
     for one, other in zip(gradients, references, strict=True):
         assert (one - other).norm() < 1e-3 * other.norm()
+
+
+def test_adagrad_equals_that_of_the_cpu() -> None:
+    torch.manual_seed(0)
+    results = []
+    for device in ("cpu", "cuda"):
+        draw, ones = torch.Generator().manual_seed(0), torch.ones((), device=device)
+        table, bias = (nn.Parameter(torch.randn(shape, generator=draw).to(device)) for shape in ((3000, 5), (77,)))
+        weights = [
+            Weight(name=name, tensor=tensor, group=0, decays=True, inner=False)
+            for name, tensor in (("table", table), ("bias", bias))
+        ]
+        optimizer = adagrad.Config(initial=0.5).build(weights)
+        for step in range(4):
+            rows = torch.randint(0, 3000, (900,), generator=draw)
+            values = torch.randn(900, 5, generator=draw).to(device)
+            indices = rows[None].to(device)
+            table.grad = sum_rows(torch.sparse_coo_tensor(indices, values, (3000, 5), check_invariants=True))
+            bias.grad = torch.randn(77, generator=draw).to(device) / (0.0 if step == 2 else 1.0)
+            optimizer.step([0.1], divisor=2 * ones, skip=ones * (step == 2))
+        results.append([table.detach().cpu(), bias.detach().cpu()])
+    for one, other in zip(*results, strict=True):
+        assert torch.allclose(one, other, atol=1e-6)

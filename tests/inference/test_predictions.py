@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import pickle
+import re
+import struct
+import zlib
 from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas
@@ -16,6 +21,7 @@ import pytest
 from inference.predictor_fixtures import KINDS, TEXTS, random_model, reader, tokenizer
 
 from bertsmith.errors import BertsmithError
+from bertsmith.inference.heat_map import MAX_TOKENS, heat_map
 from bertsmith.inference.predictions import MAX_ROWS, Predictions
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives import classify, masked_lm
@@ -130,7 +136,47 @@ def test_tables_are_escaped_and_bounded(know: Predictor) -> None:
     attention = know.attention("red iron " * 99)
     object.__setattr__(attention, "tokens", (evil, *attention.tokens[1:]))
     assert repr(attention).startswith("Attention(1 layers, 2 heads, 32 tokens: <script>")
-    markup = attention._repr_html_()
+    markup = attention._repr_svg_()
     assert "<script" not in markup
-    assert "http" not in markup
     assert "&lt;script&gt;" in markup
+    assert re.findall(r"http[^\"]*", markup) == ["http://www.w3.org/2000/svg"]
+
+
+def pixels(svg: str) -> list[list[list[int]]]:
+    """The opacities [rows, columns] of the PNG images in a picture."""
+    found = []
+    for encoded in re.findall(r'href="data:image/png;base64,([^"]+)"', svg):
+        png = base64.b64decode(encoded)
+        width, height = struct.unpack(">II", png[16:24])
+        data = zlib.decompress(png[png.index(b"IDAT") + 4 :])
+        found.append(np.frombuffer(data, np.uint8).reshape(height, 1 + width)[:, 1:].tolist())
+    return found
+
+
+def test_attention_is_a_picture_of_one_head_or_of_all(know: Predictor) -> None:
+    attention = know.attention("red iron", "it is gold")
+    count = len(attention.tokens)
+    second = attention.plot(1, 2)
+    assert second.title.startswith("Attention, layer 1, head 2; rows: query tokens")
+    root = ElementTree.fromstring(second._repr_svg_())
+    labels = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert labels == [second.title, *attention.tokens, *attention.tokens]
+    weights = attention.select(1, 2)
+    (found,) = pixels(second.svg)
+    assert np.abs(np.array(found) - 255 * np.sqrt(weights / weights.max())).max() < 1
+    assert "mean of 1 layers, mean of 2 heads" in attention.plot().title
+    assert attention._repr_svg_() == attention.plot().svg
+    heads = pixels(attention.plot_heads().svg)
+    assert np.shape(heads) == (2, count, count)
+    assert heads[1] == found
+    with pytest.raises(BertsmithError, match=r"^head 3 does not exist: choose 1 to 2$"):
+        attention.plot(head=3)
+
+
+def test_long_texts_are_cut_in_pictures() -> None:
+    weights = np.full((MAX_TOKENS + 1, MAX_TOKENS + 1), 0.5, np.float32)
+    tokens = ["internationalisation"] * (MAX_TOKENS + 1)
+    picture = heat_map(weights, tokens, tokens, title="Attention")
+    assert picture.title == f"Attention; highest weight 50.0%; the first {MAX_TOKENS} tokens"
+    assert picture.svg.count(">internation…<") == 2 * MAX_TOKENS
+    assert np.shape(pixels(picture.svg)) == (1, MAX_TOKENS, MAX_TOKENS)

@@ -141,7 +141,8 @@ def test_attention_is_that_of_the_forward_pass_that_predicts_each_token(translat
         np.testing.assert_allclose(found.weights, expected, atol=1e-6)
         np.testing.assert_allclose(found.select(2, 1), expected[1, 0], atol=1e-6)
         np.testing.assert_allclose(found.select(), expected.mean((0, 1)), atol=1e-6)
-        assert found._repr_html_().count("<text ") == len(ids) + len(source)
+        assert found._repr_svg_().count("<text ") == 1 + len(ids) + len(source)
+        assert "layer 2, head 1;" in found.plot(2, 1).title
     with pytest.raises(BertsmithError, match=r"^head 3 does not exist: choose 1 to 2$"):
         ended.select(head=3)
     assert ended.target_tokens[-1] == "</s>"

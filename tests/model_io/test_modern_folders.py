@@ -18,12 +18,12 @@ from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import causal_lm, classify, masked_lm, next_sentence, span, tag
 
 SMALL: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "feed_forward": 48, "max_positions": 24}
-AS_BERT = {"norm": "after", "gated": False, "rotary": False, "biases": True, "segment_types": 2, "pooler": True}
+AS_BERT = {"norm": "after", "gated": False, "positions": "learned", "biases": True, "segment_types": 2, "pooler": True}
 LABELS = ("a", "b", "c")
 NATIVE: dict[str, tuple[dict[str, Any], list[Any]]] = {
     "norm after": ({"norm": "after"}, [masked_lm.Config()]),
     "not gated": ({"gated": False}, [masked_lm.Config()]),
-    "learned positions": ({"rotary": False}, [masked_lm.Config()]),
+    "learned positions": ({"positions": "learned"}, [masked_lm.Config()]),
     "segments": ({"segment_types": 3}, [masked_lm.Config()]),
     "left to right": ({"causal": True, "depth_scaled": True}, [causal_lm.Config()]),
     "pooler alone": ({"pooler": True}, []),
@@ -31,7 +31,7 @@ NATIVE: dict[str, tuple[dict[str, Any], list[Any]]] = {
     "all as BERT, encoder": (AS_BERT, []),
     "classify": ({"pooler": True, "rotary_base": 77.0}, [classify.Config(labels=LABELS, dropout=0.2)]),
     "tag": ({"norm": "after", "dropout": 0.2, "attention_dropout": 0.3}, [tag.Config(labels=LABELS)]),
-    "span": ({"gated": False, "rotary": False}, [span.Config()]),
+    "span": ({"gated": False, "positions": "learned"}, [span.Config()]),
 }
 
 
@@ -120,7 +120,7 @@ def test_configs_that_do_not_match_the_weights(theirs: Path, claim: dict[str, An
 
 def test_native_settings_are_ignored_in_a_transformers_folder(theirs: Path) -> None:
     before, _, _ = open_model(theirs)
-    change_config(theirs, norm="after", gated=False, rotary=False, is_decoder=True, type_vocab_size=2)
+    change_config(theirs, norm="after", gated=False, positions="learned", is_decoder=True, type_vocab_size=2)
     after, _, _ = open_model(theirs)
     assert after.encoder.config == before.encoder.config
 

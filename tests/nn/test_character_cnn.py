@@ -9,7 +9,7 @@ import pytest
 import torch
 from model_fixtures import random_batch
 
-from bertsmith.nn.character_cnn import CharacterCNN, distinct_words, fit_words, id_characters
+from bertsmith.nn.character_cnn import TABLE, CharacterCNN, _Lookup, distinct_words, fit_words, id_characters
 from bertsmith.tokenizers.spelling import PADDING, WORD_END, spell
 
 
@@ -52,7 +52,7 @@ def test_words_that_become_equal_are_reported() -> None:
     long = "w" * 199
     batch = random_batch([5], length=5, pairs=False)
     table = torch.from_numpy(spell([f"{long}a", f"{long}b", "iron", "iron", "a"]))[None]
-    with pytest.warns(UserWarning, match=r"^1 words are equal to others in their first 48 bytes and get the same"):
+    with pytest.warns(UserWarning, match=r"^words that are equal in their first 48 bytes get the same.*: 1 here$"):
         words, index = distinct_words(batch.replace(characters=table), most=50, vocabulary=None)
     assert len(words) == 3
     assert index[0] == index[1] != index[2] == index[3]
@@ -61,6 +61,15 @@ def test_words_that_become_equal_are_reported() -> None:
         words, index = distinct_words(batch.replace(characters=table), most=202, vocabulary=None)
     assert len(words) == 4
     assert index[0] != index[1]
+
+
+def test_the_gradient_of_characters_on_cuda_is_that_of_a_table() -> None:
+    torch.manual_seed(0)
+    table = torch.randn(TABLE, 5, dtype=torch.float64, requires_grad=True)
+    ids, weights = characters("iron", "x", "hammers").long(), torch.randn(3, 50, 5, dtype=torch.float64)
+    found = [torch.autograd.grad((rows * weights).sum(), table)[0] for rows in (_Lookup.apply(table, ids), table[ids])]
+    assert torch.allclose(*found, rtol=0, atol=1e-12)
+    assert found[0][PADDING].any()
 
 
 def test_batches_with_ids_alone() -> None:

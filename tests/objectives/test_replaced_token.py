@@ -143,7 +143,8 @@ class TestReplacing:
         after, _ = filled(model, corrupted)
         assert torch.equal(after.labels["replaced_token"] != IGNORE_INDEX, expected)
         counts = model.counts(corrupted)
-        assert counts == {"masked_lm": len(masked_positions(corrupted)), "replaced_token": int(expected.sum())}
+        number = int(expected.sum())
+        assert counts == {"masked_lm": len(masked_positions(corrupted)), "replaced_token": number, "base_rate": number}
         assert {name: int(count) for name, count in model(corrupted).counts.items()} == counts
 
 
@@ -276,9 +277,7 @@ class TestLearning:
         for parts in (rows, eights):
             model.zero_grad()
             corrupted = [model.corrupt(part) for part in parts]
-            counts = {
-                name: sum(model.counts(part)[name] for part in corrupted) for name in ("masked_lm", "replaced_token")
-            }
+            counts = {name: sum(model.counts(part)[name] for part in corrupted) for name in model.counts(corrupted[0])}
             for part in corrupted:
                 model(part).total(counts).backward()
             sampled.append({name: p.grad.clone() for name, p in model.named_parameters()})

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from model_fixtures import SIZE, VOCABULARY, random_batch, randomize_weights
+from model_fixtures import SIZE, VOCABULARY, random_batch, randomize_weights, relative_difference
+from threads import threads
 
 from bertsmith.encoders import word_vectors
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
+from bertsmith.nn import row_threads
 from bertsmith.nn.banded import BLOCK, banded_products, offsets
+from bertsmith.nn.sparse_rows import sum_rows
 from bertsmith.objectives import skip_gram
 from bertsmith.types import Batch
 
@@ -115,16 +118,64 @@ def test_frequent_words_are_kept_by_the_share_of_word2vec() -> None:
     assert len(made.corrupt(one).labels["skip_gram"]) == objective.slots(size) < size
 
 
+def test_the_sparse_loss_of_parts_equals_that_of_all_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_threads, "ROWS", BLOCK)
+    made = model(window=3, negatives=7)
+    corrupted = made.corrupt(batch())
+    assert len(corrupted.indices["skip_gram"]) > 2 * BLOCK, "several parts"
+    (objective,) = made.objectives.values()
+    table, output = made.encoder.token_embeddings, objective.output.weight
+    expected = made(corrupted)
+    expected_gradients = torch.autograd.grad(expected.sums["skip_gram"], [table, output])
+    assert not made.threads_over_rows
+    objective.output.sparse = True
+    assert made.threads_over_rows
+    actual = made(corrupted)
+    gradients = torch.autograd.grad(actual.sums["skip_gram"] * 3, [table, output])
+    assert gradients[1].is_sparse
+    assert actual.sums["skip_gram"].item() == pytest.approx(expected.sums["skip_gram"].item(), rel=1e-12)
+    assert actual.counts == expected.counts
+    for gradient, wanted in zip(gradients, expected_gradients, strict=True):
+        assert torch.allclose(gradient.to_dense(), 3 * wanted, atol=1e-12)
+
+
+def test_scores_in_bfloat16_are_close_and_have_gradients() -> None:
+    made = model(window=3).float()
+    corrupted, tables = made.corrupt(batch()), [*made.parameters()]
+    expected = made(corrupted).sums["skip_gram"]
+    with torch.autocast("cpu", torch.bfloat16):
+        total = made(corrupted).sums["skip_gram"]
+    assert total.item() == pytest.approx(expected.item(), rel=1e-2)
+    assert total.item() != expected.item()
+    pairs = zip(torch.autograd.grad(total, tables), torch.autograd.grad(expected, tables), strict=True)
+    assert all(relative_difference(ours, exact) < 2e-2 for ours, exact in pairs)
+
+
+def test_gradients_are_the_same_bits_with_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_threads, "ROWS", BLOCK)
+    made = model(window=3)
+    (objective,) = made.objectives.values()
+    objective.output.sparse, corrupted, found = True, made.corrupt(batch()), []
+    for count in (1, 3):
+        with threads(count):
+            total = made(corrupted).sums["skip_gram"]
+            found.append([total, *torch.autograd.grad(total, [made.encoder.token_embeddings, objective.output.weight])])
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    assert torch.equal(sum_rows(found[0][2]).values(), sum_rows(found[1][2]).values())
+
+
 def test_banded_products_equal_dense_ones() -> None:
-    x, y, z = (torch.randn(3 * BLOCK, 5, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    rows = 3 * BLOCK
     for reaches in ((2, 3), (20, 40)):
-        products = banded_products(x, y, z, reaches=reaches)
+        sizes = [rows, *(rows + 2 * reach for reach in reaches)]
+        x, y, z = (torch.randn(size, 5, dtype=torch.float64, requires_grad=True) for size in sizes)
+        products = banded_products(x, y, z)
         parts = products.split([BLOCK + 2 * reach for reach in reaches], 1)
         dense = []
         for other, reach in zip((y, z), reaches, strict=True):
-            column = torch.arange(3 * BLOCK)[:, None] + offsets(reach, x.device).repeat(3, 1)
-            inside = (column >= 0) & (column < 3 * BLOCK)
-            dense.append((x @ other.T).gather(1, column.clamp(0, 3 * BLOCK - 1)) * inside)
+            column = torch.arange(rows)[:, None] + offsets(reach, x.device).repeat(3, 1) + reach
+            dense.append((x @ other.T).gather(1, column))
         assert all(torch.allclose(part, expected) for part, expected in zip(parts, dense, strict=True))
         weights = torch.randn_like(products)
         actual = torch.autograd.grad((products * weights).sum(), (x, y, z))

@@ -10,9 +10,11 @@ from browser_fixtures import IN_A_BROWSER, PHONE, unfolded
 from reports.run_fixtures import RECIPE, RunBuilder, finished_run
 
 from bertsmith.reports.report_page import write_report
+from bertsmith.reports.run_history import read_run
 
 pytest.importorskip("playwright.sync_api")
 pytestmark = IN_A_BROWSER
+JUPYTERLAB = "main dl dt { float: left; width: 20%; clear: left }"  # as its style sheet has for outputs
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     two.write("step", step=21, loss=float("nan"), skipped=True, tokens=5, seconds=0.1)
     two.steps(22, 30)
     empty = RunBuilder(base / "empty").folder
+    notebook = base / "notebook.html"
+    notebook.write_text(f"<style>{JUPYTERLAB}</style><main>{read_run(one)._repr_html_()}</main>", encoding="utf-8")
     return {
+        "notebook": notebook,
         "one": write_report([one], base / "one.html"),
         "two": write_report([one, two.folder], base / "two.html"),
         "empty": write_report([empty], base / "empty.html"),
@@ -113,3 +118,12 @@ def test_a_page_without_curves(visit: Any) -> None:
     page = visit("empty")
     assert page.locator("svg.chart").count() == 0
     assert page.get_by_role("heading", name="empty").count() == 1
+
+
+def test_figures_in_a_notebook_do_not_overlap_their_names(visit: Any) -> None:
+    page = visit("notebook")
+    figures = page.locator(".figures > div")
+    assert figures.count() == 4
+    for position in range(figures.count()):
+        name, value = (figures.nth(position).locator(tag).bounding_box() for tag in ("dt", "dd"))
+        assert name["y"] + name["height"] <= value["y"]

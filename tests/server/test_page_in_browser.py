@@ -344,12 +344,12 @@ def test_token_boxes_cover_the_text(visit: Any, served: dict[str, Predictor]) ->
 
 
 def test_words_in_context_are_compared_for_every_model(visit: Any, served: dict[str, Predictor]) -> None:
-    page = visit("/contexts#sentences=the+*iron*+is+red%0Ait+is+*iron*%0A*쇠*+is+blue")
+    page = visit("/contexts#sentences=the+*iron*+is+red%0Ait+is+*iron*%0A*쇠*+is+blue", expected=REFUSED)
     page.locator(".contexts td").first.wait_for()
     assert page.locator(".contexts").count() == len(served)
-    expected = served["judge"].word_contexts(["the *iron* is red", "it is *iron*", "*쇠* is blue"]).similarity
+    expected = served["judge"].word_contexts(["the *iron* is red", "it is *iron*", "*쇠* is blue"]).to_json()
     cells = page.locator(".contexts").first.locator("td").all_text_contents()
-    assert cells == [f"{value:.2f}" for row in expected.tolist() for value in row]
+    assert cells == [f"{value:.2f}" for row in expected["similarity"] for value in row]
     assert page.locator(".contexts").first.locator("mark").all_text_contents() == ["iron", "iron", "쇠"]
     page.get_by_label("sentences").fill("no marks\nat all")
     button(page, "Compare").click()

@@ -13,7 +13,11 @@ import pytest
 import torch
 from server.http_fixtures import KINDS, client_for, predictor
 
+from bertsmith.encoders import elmo
 from bertsmith.inference.predictor import Predictor
+from bertsmith.model_io.elmo_hdf5 import words_tokenizer
+from bertsmith.model_io.folder_tokenizer import spelling
+from bertsmith.model_io.model import Model
 from bertsmith.model_io.sentence_transformers import DenseLayer, SentenceSettings
 from bertsmith.server.server import running
 from bertsmith.server.settings import Limits
@@ -224,6 +228,18 @@ def test_attention(client: httpx.Client) -> None:
     np.testing.assert_allclose(one, expected.weights[1:2, 2:3], atol=1e-5)
     assert post_ok(client, "/attention", inputs=LONG, layer=1)["truncated"] is True
     assert "1 to 2" in expect_error(client, "/attention", 422, inputs="the cat", layer=3)
+
+
+def test_encoders_without_attention() -> None:
+    encoder = elmo.Config(width=8, hidden=16, filters=((1, 8), (2, 8)))
+    words = Predictor(Model.build(encoder, []), spelling(words_tokenizer(), reads_ids=False))
+    with running({"elmo": words}, limits=Limits()) as address, httpx.Client(base_url=address, timeout=20) as client:
+        (served,) = client.get("/info").json()["models"]
+        assert served["attention_heads"] is None
+        assert "attention" not in served["routes"]
+        assert "word-contexts" in served["routes"]
+        for body in ({"model": "elmo"}, {}):
+            assert "no attention" in expect_error(client, "/attention", 422, inputs="the cat", **body)
 
 
 def test_word_contexts(client: httpx.Client) -> None:

@@ -103,6 +103,23 @@ def test_words_of_the_file_are_added_to_the_vocabulary(road: Path) -> None:
         extend_vocabulary(road / "run", str(road / "vectors.txt"), road / "none")
 
 
+def test_source_and_target_with_a_vocabulary_each(road: Path, tmp_path: Path) -> None:
+    (tmp_path / "vectors.txt").write_bytes(b"".join(vector_chunks(["eins"], np.ones((1, 32), np.float32), "glove")))
+    source, target = road / "a.de", road / "a.digits"
+    for text in (source, target):
+        done("tokenizer", "train", text, "-o", tmp_path / text.name, "--kind", "words", "--vocab-size", 300)
+    pairs = [source, target, "--parallel", "--workers", 1, "-t", tmp_path / source.name]
+    done("prepare", *pairs, "--target-tokenizer", tmp_path / target.name, "-o", tmp_path / "shards", "--held-out", 0)
+    where = ["-d", tmp_path / "shards", "-o", tmp_path / "run", "--device", "cpu"]
+    vectors = ["encoder.fixed_embeddings=true", f"vectors={tmp_path / 'vectors.txt'}"]
+    with threads(1):
+        done("pretrain", "cove/tiny", *where, *TINY, *vectors, "steps=2", "eval_every=0")
+    model = load(tmp_path / "run", device="cpu")
+    assert set(model.translate("eins zwei")["text"]) <= set("0123456789 ")
+    refused = call("extend", tmp_path / "run", "--vectors", tmp_path / "vectors.txt", "-o", tmp_path / "extended")
+    assert "words can only be added where source and target share one" in refused.stderr
+
+
 def task_files(base: Path) -> list[object]:
     """A task for `finetune`: which of two words does the text begin with?"""
     draw = random.Random(0)
@@ -152,6 +169,10 @@ def test_context_vectors_as_features_beside_words_and_characters(road: Path) -> 
             "encoder.fixed_embeddings=true needs word vectors: pass",
         ),
         (["pretrain", "cove/tiny", "-d", "shards", "-o", "p", "vectors=none.txt"], "none.txt"),
+        (
+            ["pretrain", "cove/tiny", "-d", "shards", "-o", "p", "vectors=words.txt", "start=run"],
+            "vectors=words.txt and start=run: leave out one of them",
+        ),
         (["pretrain", "cove/tiny", "-d", "shards", "-o", "p", "vectors=words.txt"], "write encoder.embedding_width=8"),
         (["extend", "run", "--vectors", "words.txt", "-o", "e"], "run has trained word vectors, to which others"),
         (

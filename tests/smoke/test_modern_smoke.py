@@ -15,7 +15,7 @@ from threads import threads
 from bertsmith import load
 
 SIZES = [*SMALL, "encoder.layers=2", "max_length=48", "learning_rate=1e-2"]
-AS_BERT = ["norm=after", "gated=false", "rotary=false", "biases=true", "segment_types=2", "pooler=true"]
+AS_BERT = ["norm=after", "gated=false", "positions=learned", "biases=true", "segment_types=2", "pooler=true"]
 
 
 @pytest.fixture(scope="module")

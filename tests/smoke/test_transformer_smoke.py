@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import call
 from smoke.smoke_fixtures import done, gone_well, steps
 from threads import threads
 
@@ -79,6 +80,8 @@ def test_bleu_and_chrf_with_their_signatures(road: Path) -> None:
         "translate", road / "run", road / "a.de", "--reference", road / "a.digits", "--limit", 20, "--device", "cpu"
     )
     assert result["chrf"] > 50
+    assert result["bleu_lowercase"] >= result["bleu"]
+    assert "case:lc" in result["bleu_lowercase_signature"]
     assert "|tok:13a|" in result["bleu_signature"]
 
 
@@ -106,6 +109,28 @@ def test_a_korean_english_table_of_ones_own(tmp_path: Path) -> None:
         done("pretrain", "transformer/tiny", *where, *settings)
         found = load(tmp_path / "run").translate(list(pairs))
     assert [one["text"] for one in found] == list(pairs.values())
+
+
+def test_source_and_target_with_a_vocabulary_each(road: Path, tmp_path: Path) -> None:
+    """Two tokenizers, two token tables, and one model folder that translates."""
+    source, target = road / "a.de", road / "a.digits"
+    for text, size in ((source, 300), (target, 290)):
+        done("tokenizer", "train", text, "-o", tmp_path / text.name, "--kind", "byte_bpe", "--vocab-size", size)
+    pairs = [source, target, "--parallel", "--workers", 1, "-t", tmp_path / source.name]
+    done("prepare", *pairs, "--target-tokenizer", tmp_path / target.name, "-o", tmp_path / "shards", "--held-out", 0)
+    where = ["-d", tmp_path / "shards", "--device", "cpu"]
+    refused = call("pretrain", "transformer/tiny", *where, "-o", tmp_path / "none", *TINY, "warmup=0.5", "steps=2")
+    assert "source and target have a vocabulary each: set share_embeddings=false" in refused.stderr
+    training = [*TINY, "batch_size=16", "max_length=24", "learning_rate=1e-2", "warmup=0.2", "save_every=60"]
+    separate = ["encoder.share_embeddings=false", *training, "steps=120", "eval_every=0"]
+    with threads(1):
+        done("pretrain", "transformer/tiny", *where, "-o", tmp_path / "run", *separate)
+    model = load(tmp_path / "run", device="cpu")
+    assert "Ġdrei" in model.tokenizer.tokens()
+    assert "Ġdrei" not in model.tokenizer.target.tokens()
+    found = model.translate(["drei", "eins zwei", "vier null fünf"], attention=True)
+    assert [one["text"] for one in found] == ["3", "2 1", "5 0 4"]
+    assert found[1]["attention"].target_tokens[:2] == ("2", "1")
 
 
 def test_the_json_of_several_translations(road: Path) -> None:

@@ -17,11 +17,11 @@ from bertsmith.studies.lm_features import TABLES, Source, variants
 from bertsmith.studies.published import LM_FEATURES
 
 QUICK = ["encoder.hidden=4", "encoder.character_hidden=2", "epochs=1", "batch_size=16", "learning_rate=0.01"]
-EVEN, UNEVEN = Source("bert", "bert", 2, even=True), Source("lm", "lm", 2, even=False)
+MIXABLE, OTHER = Source("bert", "bert", 2, mixable=True), Source("lm", "lm", 2, mixable=False)
 
 
 def named(table: Any, *models: Source) -> dict[str, dict[str, Any]]:
-    return {one.name: dict(one.encoder) for one in variants(table, models or [EVEN], recurrent_layers=2)}
+    return {one.name: dict(one.encoder) for one in variants(table, models or [MIXABLE], recurrent_layers=2)}
 
 
 def test_the_rows_of_every_table_have_the_names_of_the_papers_tables() -> None:
@@ -30,10 +30,15 @@ def test_the_rows_of_every_table_have_the_names_of_the_papers_tables() -> None:
     assert [one.get("features_at") for one in named("position").values()] == [None, [0], [1], [2]]
     assert named("injection")["input and output"]["features_at"] == [0, 2]
     assert [one["feature_layers"] for one in named("layers").values()] == [0, 1, 2, "mix"]
-    assert [one["feature_layers"] for one in named("layers", UNEVEN).values()] == [0, 1, 2]
-    assert [one["features"] for one in named("models", EVEN, UNEVEN).values()] == [[], ["bert"], ["lm"], ["bert", "lm"]]
+    assert [one["feature_layers"] for one in named("layers", OTHER).values()] == [0, 1, 2]
+    assert [one["features"] for one in named("models", MIXABLE, OTHER).values()] == [
+        [],
+        ["bert"],
+        ["lm"],
+        ["bert", "lm"],
+    ]
     with pytest.raises(ConfigError, match="lm have different widths"):
-        named("mix", UNEVEN)
+        named("mix", OTHER)
 
 
 class Links(HTMLParser):
@@ -78,6 +83,7 @@ def test_a_table_is_trained_once_and_shows_the_learned_weights(tmp_path: Path) -
     links.feed(page)
     assert not links.found
     assert "97.3" in page
+    assert "mix, conll/conll2003-pos: features-0 after layer 1, scale 1" in page
     assert f"{weights['1']:.3f}" in page
     report = write_report([cells[-1]["run"]], tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"{weights['1']:.3f}</text>" in report

@@ -46,6 +46,11 @@ def test_the_lowest_factor() -> None:
     assert factors([1.0, 2.0, 2.0, 2.0], floor=0.2) == [1, 0.5, 0.25, 0.2]
 
 
+def test_at_the_lowest_factor_nothing_is_reduced() -> None:
+    plateau = Plateau(Schedule("reduce_on_plateau", floor=0.5))
+    assert [plateau.observe(cost) for cost in (1.0, 2.0, 2.0, 2.0)] == [False, True, False, False]
+
+
 def test_evaluations_that_are_not_finite_are_not_improvements() -> None:
     nan = float("nan")
     assert factors([nan, 2.0, nan, 1.0]) == [1, 1, 0.5, 0.5]

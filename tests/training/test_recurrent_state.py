@@ -20,6 +20,7 @@ from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError
 from bertsmith.training.distributed import World
 from bertsmith.training.pretrain import pretrain
+from bertsmith.training.pretrain_data import PretrainData
 from bertsmith.training.recipe import Recipe, with_overrides
 
 SMALL = [
@@ -124,6 +125,14 @@ def test_a_killed_run_resumes_bit_identically(shards: Path, tmp_path: Path) -> N
     assert losses(tmp_path / "run") == losses(tmp_path / "straight")
     states = [sorted((tmp_path / run).rglob("recurrent_state.safetensors"))[-1] for run in ("run", "straight")]
     assert states[0].read_bytes() == states[1].read_bytes()
+
+
+def test_held_out_text_shorter_than_a_row_gives_no_evaluation(shards: Path) -> None:
+    held_out = Shards.open(shards, "held-out")
+    length = held_out.tokens + held_out.documents  # with the end token of each document
+    data = PretrainData.open(shards)
+    assert data.held_out(recipe(f"max_length={length}", "batch_size=1"), World())
+    assert data.held_out(recipe(f"max_length={length + 1}", "batch_size=1"), World()) == []
 
 
 def test_encoder_and_packing_must_fit(shards: Path, tmp_path: Path) -> None:

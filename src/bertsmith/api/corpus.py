@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from bertsmith.api.settings import PathLike, python_errors
+from bertsmith.errors import ConfigError
 
 if TYPE_CHECKING:
     from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -86,10 +87,9 @@ def train_tokenizer(
     from bertsmith.data import prepare as data
     from bertsmith.data.corpus import ReadOptions
 
-    chosen = config.update(
-        config.find_kind("bertsmith.tokenizers", kind).Config(),
-        {**({"lowercase": False} if cased else {}), **(settings or {})},
-    )
+    defaults = config.find_kind("bertsmith.tokenizers", kind).Config()
+    case = {"lowercase": False} if cased and hasattr(defaults, "lowercase") else {}  # other kinds always keep it
+    chosen = config.update(defaults, {**case, **(settings or {})})
     return data.train_tokenizer(
         _pairs(corpus, field, parallel) if parallel else corpus,
         Path(output),
@@ -128,6 +128,7 @@ def prepare(
     output: PathLike,
     *,
     tokenizer: Tokenizer | PathLike,
+    target_tokenizer: Tokenizer | PathLike | None = None,
     held_out: float = 0.01,
     unique: bool = False,
     field: str = "text",
@@ -143,6 +144,7 @@ def prepare(
         corpus: Files, folders or glob patterns, or documents in memory, as in `train_tokenizer`.
         output: The folder of the shards.
         tokenizer: A tokenizer, or the folder of a tokenizer, a model or a run.
+        target_tokenizer: Of the target texts of pairs; by default these have the vocabulary of the source texts.
         held_out: Fraction of the documents held out for evaluation, chosen by the hash of their text.
         unique: Leave out exact duplicates of documents.
         field: Column or key of the text, in tables.
@@ -167,10 +169,15 @@ def prepare(
     folder = Path(output)
     if overwrite:
         remove_shard_set(folder)
+    words = _loaded(tokenizer)
+    if target_tokenizer is not None:
+        if not parallel:
+            raise ConfigError("target_tokenizer is of the target texts of pairs: set parallel=True")
+        words = words.with_target(_loaded(target_tokenizer))
     index = data.prepare(
         _pairs(corpus, field, parallel) if parallel else corpus,
         folder,
-        tokenizer=load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer,
+        tokenizer=words,
         held_out=held_out,
         unique=unique,
         read_options=ReadOptions(field=field),
@@ -179,6 +186,10 @@ def prepare(
         quiet=quiet,
     )
     return _shards(folder, index)
+
+
+def _loaded(tokenizer: Tokenizer | PathLike) -> Tokenizer:
+    return load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
 
 
 def _pairs(corpus: Corpus, field: str, parallel: bool | dict[str, Any]) -> Any:

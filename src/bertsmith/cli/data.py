@@ -11,10 +11,11 @@ import typer
 
 import bertsmith.cli.options as opt
 from bertsmith.data.text_files import check_text
-from bertsmith.errors import DataError
+from bertsmith.errors import ConfigError, DataError
 
 app = typer.Typer()
 KIND_HELP = "wordpiece (BERT), byte_bpe (RoBERTa), bpe (GPT-1), unigram (ALBERT), words or characters."
+TARGET_HELP = "With --parallel: folder of a tokenizer of the target texts; default: one vocabulary for both."
 TokenizerFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a tokenizer, a model or a run.")]
 tokenizer_app = typer.Typer(help="Train, inspect and measure a tokenizer.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(tokenizer_app, name="tokenizer")
@@ -51,7 +52,8 @@ def tokenizer_train(
     from bertsmith.reports import terminal
 
     defaults = config.find_kind("bertsmith.tokenizers", kind).Config()
-    chosen = config.override(defaults, (["lowercase=false"] if cased else []) + (settings or []))
+    case = ["lowercase=false"] if cased and hasattr(defaults, "lowercase") else []  # other kinds always keep it
+    chosen = config.override(defaults, case + (settings or []))
     reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
     tokenizer = run.train_tokenizer(
         opt.corpus(corpus, reading["read_options"], parallel, fields=fields),
@@ -137,6 +139,7 @@ def prepare(
     overwrite: Annotated[bool, opt.option("--overwrite", "Replace an existing shard set.")] = False,
     dry_run: Annotated[bool, opt.option("--dry-run", "Check the corpus and write nothing.")] = False,
     parallel: opt.Parallel = False,
+    target_tokenizer: Annotated[Path | None, opt.option("--target-tokenizer", TARGET_HELP, "DIR")] = None,
     fields: opt.Fields = "",
     max_tokens: Annotated[int, opt.at_least(1, "With --parallel: leave out pairs with a longer text.")] = 250,
     max_ratio: Annotated[
@@ -156,19 +159,24 @@ def prepare(
     from bertsmith.data.shards import remove_shard_set
     from bertsmith.model_io.run_folder import find_model_folder
     from bertsmith.reports import terminal
+    from bertsmith.tokenizers.tokenizer import load
 
     reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
-    tokenizer = find_model_folder(tokenizer)
+    words = load(find_model_folder(tokenizer))
+    if target_tokenizer is not None:
+        if not parallel:
+            raise ConfigError("--target-tokenizer is of the target texts of pairs: pass --parallel too")
+        words = words.with_target(load(find_model_folder(target_tokenizer)))
     limits: dict[str, Any] = {"max_tokens": max_tokens, "max_ratio": max_ratio} if parallel else {}
     source = opt.corpus(corpus, reading["read_options"], parallel, fields=fields, **limits)
     if dry_run:
-        facts = run.preview(source, tokenizer=tokenizer, read_options=reading["read_options"])
+        facts = run.preview(source, tokenizer=words, read_options=reading["read_options"])
         opt.print_result(facts, as_json, lambda: terminal.facts_table(facts, title="dry run: nothing was written"))
         return
     if overwrite:
         remove_shard_set(output)
     options: dict[str, Any] = {"held_out": held_out, "unique": unique, "engine": engine, "shard_tokens": shard_tokens}
-    index = run.prepare(source, output, tokenizer=tokenizer, **options, **reading)
+    index = run.prepare(source, output, tokenizer=words, **options, **reading)
     opt.print_result(terminal.shard_facts(index, output), as_json)
 
 

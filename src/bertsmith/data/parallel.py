@@ -29,6 +29,8 @@ from bertsmith.types import Document
 SOURCE, TARGET = "source", "target"  # columns or keys by default
 TABLES = ("tsv", "csv", "jsonl")
 LONGEST = 65_535  # tokens of a sentence in a shard
+CHECKED = 500  # target texts of a sample
+CHANGED_LIMIT = 0.05  # largest share of them that a tokenizer may change without a warning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,15 +215,60 @@ def warn_of_left_out(counts: Mapping[str, int], options: PairOptions) -> None:
         warnings.warn(f"{total}: {details}", SkippedWarning, stacklevel=2)
 
 
+def check_targets(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
+    """The share of target texts that are different once they are encoded and decoded; a warning if it exceeds 5 %.
+
+    A model cannot generate capital letters or accents that its tokenizer removes. White space does not count, and
+    neither do texts with unknown words, which `prepare` reports.
+    """
+    tokenizer = tokenizer.target or tokenizer
+    compared, changed = 0, list[tuple[str, str]]()
+    for text in (pair.split("\n")[1] for pair in texts[:CHECKED]):
+        ids = tokenizer.encode(text).ids
+        if tokenizer.unknown_id in ids:
+            continue
+        compared += 1
+        decoded = tokenizer.decode(ids)
+        if "".join(decoded.split()) != "".join(text.split()):
+            changed.append((text, decoded.strip()))
+    share = len(changed) / compared if compared else 0.0
+    if share > CHANGED_LIMIT:
+        before, after = (f"{one[:40]}…" if len(one) > 40 else one for one in changed[0])
+        warnings.warn(
+            f"the tokenizer changes {100 * share:.0f} % of the target texts, such as {before!r} to {after!r}, and "
+            "translations will have the same changes: train a tokenizer with --cased, or of --kind byte_bpe",
+            DataWarning,
+            stacklevel=2,
+        )
+    return share
+
+
 def encode_pairs(
     texts: Sequence[str], tokenizer: Tokenizer, options: PairOptions
 ) -> tuple[EncodedDocuments, dict[str, int]]:
     """The two sentences of each pair, none of a pair that is left out; and how many are left out, by reason."""
-    tokens, lengths = tokenizer.encode_ids([side for text in texts for side in text.split("\n")])
-    sides = lengths.astype(np.int64).reshape(-1, 2)
+    tokens, sides = _side_tokens(texts, tokenizer)
     left_out = options.left_out(sides)
     keep = ~np.logical_or.reduce(list(left_out.values()))
     documents = EncodedDocuments(
         tokens[np.repeat(keep, sides.sum(1))], sides[keep].ravel().astype(np.uint16), keep.astype(np.uint32) * 2
     )
     return documents, {reason: int(which.sum()) for reason, which in left_out.items()}
+
+
+def _side_tokens(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[NDArray[np.integer[Any]], NDArray[np.int64]]:
+    """The tokens of the sides of all pairs, source, target, source, …, and their numbers [N, 2]."""
+    if tokenizer.target is None:
+        tokens, lengths = tokenizer.encode_ids([side for text in texts for side in text.split("\n")])
+        return tokens, lengths.astype(np.int64).reshape(-1, 2)
+    encoded = [
+        one.encode_ids([text.split("\n")[side] for text in texts])
+        for side, one in enumerate((tokenizer, tokenizer.target))
+    ]
+    lengths_N2 = np.stack([lengths for _, lengths in encoded], 1).astype(np.int64)
+    starts_N2 = (np.cumsum(lengths_N2) - lengths_N2.ravel()).reshape(-1, 2)
+    joined = np.empty(int(lengths_N2.sum()), np.result_type(*(tokens for tokens, _ in encoded)))
+    for side, (tokens, lengths) in enumerate(encoded):
+        within = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        joined[np.repeat(starts_N2[:, side], lengths) + within] = tokens
+    return joined, lengths_N2

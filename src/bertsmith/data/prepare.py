@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bertsmith.data import work_units
 from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
 from bertsmith.data.in_memory import open_corpus
-from bertsmith.data.parallel import warn_of_left_out
+from bertsmith.data.parallel import PairOptions, check_targets, warn_of_left_out
 from bertsmith.data.shards import ShardBuilder, finished_index
 from bertsmith.data.shards.unknown_words import SPELLING
 from bertsmith.errors import BertsmithError
@@ -169,6 +169,8 @@ def prepare(
 ) -> dict[str, Any]:
     """Writes a corpus as shards; the same call resumes after an interruption, and returns what is finished.
 
+    Of pairs with two vocabularies, `tokenizer` is that of the source, with `Tokenizer.with_target`.
+
     Returns the index, and the share of unknown words of the first documents as `unknown_word_rate`.
     """
     loaded = _loaded(tokenizer)
@@ -177,7 +179,7 @@ def prepare(
     first = next(units, None)
     if first is None:
         raise empty_corpus_error(corpus)
-    unknown = check_unknown_words(loaded, first.texts)
+    unknown = _check_texts(loaded, first.texts, corpus.pairs)
     settings = {**_corpus_settings(corpus, first.texts), "held_out": held_out, "unique": unique, "limit": limit}
     settings |= {SPELLING: True} if corpus.pairs is None and loaded.spelled_ids is not None else {}
     plan = {"fingerprint": loaded.fingerprint, "shard_tokens": shard_tokens, "settings": settings}
@@ -188,7 +190,7 @@ def prepare(
             output,
             tokenizer_files=loaded.files(),
             fingerprint=loaded.fingerprint,
-            vocab_size=loaded.vocab_size,
+            vocab_size=max(loaded.vocab_size, 0 if loaded.target is None else loaded.target.vocab_size),
             settings=settings,
             shard_tokens=shard_tokens,
             disk=disk,
@@ -212,6 +214,17 @@ def prepare(
     if corpus.pairs is not None:
         warn_of_left_out(index["counts"], corpus.pairs)
     return {**index, "unknown_word_rate": unknown}
+
+
+def _check_texts(tokenizer: Tokenizer, texts: list[str], pairs: PairOptions | None) -> float:
+    """The share of unknown words; warnings of these, and of target texts that the tokenizer changes."""
+    if pairs is None:
+        return check_unknown_words(tokenizer, texts)
+    check_targets(tokenizer, texts)
+    if tokenizer.target is None:
+        return check_unknown_words(tokenizer, texts)
+    sides = zip(*(text.split("\n") for text in texts), strict=True)
+    return max(check_unknown_words(one, side) for one, side in zip((tokenizer, tokenizer.target), sides, strict=True))
 
 
 def _corpus_settings(corpus: Corpus, first: list[str]) -> dict[str, Any]:

@@ -12,9 +12,11 @@ import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
 from importlib import resources
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
+from bertsmith.errors import DataError
 from bertsmith.types import Document
 
 LARGEST_SOURCE = 2**20  # bytes; longer sources are mostly generated
@@ -51,11 +53,27 @@ def python_documentation(*, limit: int = 3_000_000) -> Iterator[Document]:
     """English documents of `limit` characters in total: help topics first, then one document per module."""
     from pydoc_data.topics import topics
 
-    seen: set[str] = set()
-    size = 0
     folders = dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     modules = ((source, _docstrings(path)) for folder in folders for source, path in _modules(Path(folder)))
-    for source, texts in chain(((f"help {name}", [text]) for name, text in sorted(topics.items())), modules):
+    helps = ((f"help {name}", [text]) for name, text in sorted(topics.items()))
+    return _documents(chain(helps, modules), limit=limit)
+
+
+def package_documentation(name: str, *, limit: int = 3_000_000) -> Iterator[Document]:
+    """English documents of `limit` characters in total: the docstrings of an installed package, one per module."""
+    spec = None if "." in name else find_spec(name)  # of a subpackage it would import the package
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(f'no installed package is called "{name}": name one such as torch')
+    folders = map(Path, spec.submodule_search_locations)
+    modules = ((f"{name}.{source}", _docstrings(path)) for folder in folders for source, path in _modules(folder))
+    return _documents(modules, limit=limit)
+
+
+def _documents(sources: Iterable[tuple[str, Iterable[str]]], *, limit: int) -> Iterator[Document]:
+    """The prose of (name, texts), each paragraph once, until there are `limit` characters."""
+    seen: set[str] = set()
+    size = 0
+    for source, texts in sources:
         document = _document(source, texts, seen)
         if len(document.text) >= SHORTEST_DOCUMENT:
             yield document

@@ -157,8 +157,7 @@ class ELMo(Encoder):
     def _word_vectors(self, batch: Batch) -> Tensor:
         """[T, P]; each distinct word of the batch is computed once."""
         words_NC, index_T = distinct_words(batch, most=self.config.max_characters, vocabulary=self.vocabulary)
-        vectors_NP: Tensor = self.words(words_NC)
-        return vectors_NP.index_select(0, index_T)
+        return F.embedding(index_T, self.words(words_NC))  # its backward sums in float32, in a fixed order
 
     def _state(self, batch: Batch, state: State | None) -> list[tuple[Tensor, Tensor]] | None:
         """The state before the first token by layer: outputs [D, N, P] and cells [D, N, H]."""

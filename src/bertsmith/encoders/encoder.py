@@ -27,6 +27,7 @@ class Encoder(nn.Module):
     has_pooler: bool  # an encoding can have a pooled vector per text
     layer_config: LayerConfig  # for the heads of objectives
     direction: Direction = "both"
+    rope_theta: float | None = None  # the base of its rotary position embeddings, where it has them
     has_decoder: ClassVar[bool] = False  # an encoder–decoder: it also encodes `Batch.target`, see `EncoderDecoder`
     stateful: ClassVar[bool] = False  # continues from the state that the previous batch has left
     compiles: bool = True  # by torch.compile, as one graph; false: it is neither compiled nor captured
@@ -106,8 +107,11 @@ class Encoder(nn.Module):
         """The token table [V, E] of `Batch.target`, to which objectives that read it tie their output layer."""
         return self.token_embeddings
 
-    def check(self, batch: Batch) -> None:
-        """Raises for texts that are too long and, on the CPU, for ids out of range; a GPU would have to synchronise."""
+    def check(self, batch: Batch, *, target: bool = False) -> None:
+        """Raises for texts that are too long and, on the CPU, for ids out of range; a GPU would have to synchronise.
+
+        `target`: the batch is the target of another, whose ids are those of `target_embeddings`.
+        """
         if batch.max_seqlen > self.max_positions:
             raise BertsmithError(
                 f"texts of up to {batch.max_seqlen} tokens do not fit the encoder's {self.max_positions} positions"
@@ -115,8 +119,9 @@ class Encoder(nn.Module):
         if torch.compiler.is_compiling() or batch.input_ids.device.type != "cpu":
             return
         tables = {"segment": (batch.segment_ids, self.segment_types)} if self.segment_types >= 2 else {}
-        if self.token_embeddings is not None:
-            tables = {"token": (batch.input_ids, len(self.token_embeddings)), **tables}
+        tokens = self.target_embeddings if target else self.token_embeddings
+        if tokens is not None:
+            tables = {"token": (batch.input_ids, len(tokens)), **tables}
         for name, (ids, size) in tables.items():
             smallest, largest = (int(bound) for bound in ids.aminmax())
             if smallest < 0 or largest >= size:
@@ -147,9 +152,8 @@ class EncoderDecoder(Encoder):
 
     has_decoder = True
     starts_texts = False
-    captures: ClassVar[bool] = (
-        False  # its states are `CapturedState`: `step` changes them in place, without synchronising
-    )
+    # its states are `CapturedState`: `step` changes them in place, without synchronising
+    captures: ClassVar[bool] = False
 
     def start(self, batch: Batch, *, hypotheses: int, length: int, dtype: torch.dtype) -> DecoderState:
         """Encodes one source text per row [N, L], for hypotheses of up to `length` tokens."""

@@ -101,7 +101,7 @@ class FrozenEncoder(nn.Module):
         aligned = [self.align(words) for words in texts]
         rows = [row for one in aligned for row in one.rows]
         if not rows:
-            like = next(self.encoder.buffers())
+            like = next(one for one in self.encoder.buffers() if one.is_floating_point())  # others: spellings
             return [like.new_zeros(size, width) for width in self.encoder.layer_widths]
         begins = np.cumsum([0, *(sum(map(len, one.rows)) for one in aligned)])
         first, last = (
@@ -149,11 +149,13 @@ class FrozenEncoder(nn.Module):
             batch = collate(some, length=length, padding_id=self.tokenizer.padding_id).to(device)
             layers = self.encoder(batch, pool=False, return_layers=True).layers
             inside = (batch.document_ids.flatten() > 0).nonzero()[:, 0]
-            places = np.concatenate([np.arange(ends[number] - len(rows[number]), ends[number]) for number in numbers])
+            positions = np.concatenate(
+                [np.arange(ends[number] - len(rows[number]), ends[number]) for number in numbers]
+            )
             if not result:
                 result = [layer_PD.new_empty(int(ends[-1]), layer_PD.shape[1]) for layer_PD in layers]
             for whole_PD, layer_PD in zip(result, layers, strict=True):
-                whole_PD[torch.from_numpy(places).to(device)] = layer_PD[inside]
+                whole_PD[torch.from_numpy(positions).to(device)] = layer_PD[inside]
         return result
 
 

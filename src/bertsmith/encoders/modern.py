@@ -30,7 +30,7 @@ class Config(TransformerConfig):
     norm: Literal["before", "after"] = "before"  # pre-norm or post-norm; after: as BERT
     gated: bool = True  # gated linear units in the feed-forward; false: as BERT
     feed_forward: int | None = None  # width of the feed-forward layers; by default 4 times the width, if gated 8/3
-    rotary: bool = True  # rotary position embeddings; false: learned ones, as BERT
+    positions: Literal["learned", "rotary"] = "rotary"  # rotary position embeddings; learned: as BERT
     rotary_base: float = 10_000.0  # base of the rotary angles (rope_theta); larger for longer texts
     biases: bool = False  # of layer norms, of the linear layers of blocks and of the MLM head; true: as BERT
     depth_scaled: bool = False  # divide the initial weights of each sub-layer's last matrix by √(2 · layers)
@@ -73,7 +73,7 @@ class Config(TransformerConfig):
 
     @property
     def rope_theta(self) -> float | None:
-        return self.rotary_base if self.rotary else None
+        return self.rotary_base if self.positions == "rotary" else None
 
     def make_feed_forward(self) -> FeedForward:
         kind = GatedFeedForward if self.gated else FeedForward

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from bertsmith.encoders.transformer_encoder import TransformerConfig, TransformerEncoder
+from bertsmith.errors import ConfigError
 from bertsmith.nn.transformer import Pooler
 
 
@@ -14,13 +16,14 @@ class Config(TransformerConfig):
 
     # differs from the paper: the pooler has the blocks' activation, as in transformers
 
+    positions: Literal["learned", "rotary"] = "rotary"  # learned ones are BERT's
     pooler: bool = False  # one vector per text, which next_sentence reads; fine-tuning adds it
     pooler_dropout: float = 0.0  # before the pooler, as in transformers' sequence classification
 
-    @property
-    def rope_theta(self) -> float:
-        """That of the paper (§3.2.2) and of the published models."""
-        return 10_000.0
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.positions != "rotary":
+            raise ConfigError(f"roformer has rotary positions: for positions={self.positions} set encoder.kind=bert")
 
     def make_pooler(self) -> Pooler:
         """Dropout, linear layer and activation of transformers' sequence classification."""

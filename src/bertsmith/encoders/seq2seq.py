@@ -52,6 +52,7 @@ class Config:
     heads: int = 8  # attention heads of each block, which divide the width
     feed_forward: int | None = None  # width of the feed-forward layers; by default four times the width
     vocab_size: int = 37_000  # rows of the token table; pre-training takes its tokenizer's, rounded up
+    target_vocab_size: int = 0  # rows of the target's token table, where it has a vocabulary of its own; 0: vocab_size
     max_positions: int = 1024  # maximum length of a text in tokens
     positions: PositionKind = "interleaved"  # sinusoids of the paper's formula, of its code (concatenated), or learned
     pre_norm: bool = False  # layer norms before each sub-layer and at the end, instead of after each residual sum
@@ -69,6 +70,10 @@ class Config:
             if getattr(self, name) < 1:
                 shown = name.replace("inner", "feed_forward").replace("target_layers", "decoder_layers")
                 raise ConfigError(f"{shown}={getattr(self, name)} must be at least 1")
+        if self.target_vocab_size < 0:
+            raise ConfigError(f"target_vocab_size={self.target_vocab_size} must be at least 0")
+        if self.target_vocab_size and self.share_embeddings:
+            raise ConfigError("source and target have a vocabulary each: set share_embeddings=false")
         if self.width % self.heads:
             raise ConfigError(f"width={self.width} must be a multiple of heads={self.heads}")
         if self.positions != "learned" and self.width % 2:
@@ -138,7 +143,7 @@ class Config:
         return TranslationEmbeddings(
             nn.Embedding(self.vocab_size, self.width),
             self._make_positions(),
-            target_tokens=None if share else nn.Embedding(self.vocab_size, self.width),
+            target_tokens=None if share else nn.Embedding(self.target_vocab_size or self.vocab_size, self.width),
             target_positions=self._make_positions() if learned else None,
             dropout=self.dropout,
         )
@@ -205,7 +210,7 @@ class Seq2Seq(EncoderDecoder):
         selection = select_tokens(batch, None if return_layers else indices or None, pool=False)
         target = None
         if batch.target is not None:
-            self.check(batch.target)
+            self.check(batch.target, target=True)
             target = self._decode(batch, batch.target, source_TD, return_layers, return_attentions)
         return Encoding(
             last_hidden=x_TD if selection.indices is None else x_TD.index_select(0, selection.indices),

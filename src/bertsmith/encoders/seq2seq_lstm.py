@@ -30,7 +30,7 @@ class Config:
     width: int = 600  # of the layers; each direction of the encoder has half of it
     embedding_width: int = 300  # of the word vectors of source and target
     vocab_size: int = 30_000  # rows of each token table; pre-training takes its tokenizer's, rounded up
-    target_vocab_size: int = 0  # rows of the target's table, where the source has more words; 0: vocab_size
+    target_vocab_size: int = 0  # rows of the target's table, where these are others than the source's; 0: vocab_size
     fixed_embeddings: bool = False  # the word vectors of the source are not trained: a recipe loads them with `vectors`
     max_positions: int = 1024  # maximum length of a text in tokens
     dropout: float = 0.2  # on the input and the output of every layer
@@ -52,9 +52,8 @@ class Config:
         for name in ("layers", "width", "embedding_width", "vocab_size", "max_positions"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
-        if not 0 <= self.target_vocab_size <= self.vocab_size:
-            found = f"target_vocab_size={self.target_vocab_size}"
-            raise ConfigError(f"{found} must be at least 0 and at most vocab_size={self.vocab_size}")
+        if self.target_vocab_size < 0:
+            raise ConfigError(f"target_vocab_size={self.target_vocab_size} must be at least 0")
         if self.width % 2:
             raise ConfigError(f"width={self.width} must be even: each direction of the encoder has half of it")
         if not 0 <= self.dropout < 1:
@@ -151,7 +150,7 @@ class Seq2SeqLSTM(EncoderDecoder):
         layers = [_with_start(words.flatten(layer, size), texts, words) for layer in top]
         top_TW, target = layers[-1], None
         if batch.target is not None:
-            self.check(batch.target)
+            self.check(batch.target, target=True)
             target = self._decode(batch, batch.target, words, encoded, return_attentions)
         return Encoding(
             last_hidden=top_TW if selection.indices is None else top_TW.index_select(0, selection.indices),

@@ -22,6 +22,7 @@ from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.pooling import TextTokens
 from bertsmith.nn.recurrent import BiGRU, BiLSTM
+from bertsmith.nn.scalar_mix import ScalarMix
 from bertsmith.nn.word_characters import CharacterKind, WordCharacters
 from bertsmith.tokenizers.spelling import lower
 from bertsmith.types import Batch, Direction, Encoding
@@ -107,7 +108,7 @@ class TagLM(Encoder):
         sizes = {"width": config.character_width, "hidden": config.character_hidden, "window": config.character_window}
         self.characters = WordCharacters(config.characters, **sizes)
         self.features = FrozenFeatures(config)
-        self.mixes = nn.ModuleDict({str(layer): self.features.new_mixes() for layer in self._places()})
+        self.mixes = nn.ModuleDict({str(layer): self.features.new_mixes() for layer in self._injection_layers()})
         network = BiGRU if config.cell == "gru" else BiLSTM
         added = [self.features.width if str(layer) in self.mixes else 0 for layer in range(config.layers + 1)]
         widths = [self.words.width + self.characters.width + added[0]]
@@ -117,7 +118,7 @@ class TagLM(Encoder):
         )
         self._widths, self.layers, self.width = tuple(widths), config.layers, widths[-1]
 
-    def _places(self) -> list[int]:
+    def _injection_layers(self) -> list[int]:
         return sorted({*self.config.features_at}) if self.config.features else []
 
     @property
@@ -188,11 +189,16 @@ class TagLM(Encoder):
         return [self.words, self.characters, self.features, self.mixes, *self.networks]
 
     def init_weights(self) -> None:
-        """New weights, but for the frozen encoders."""
-        for module in self.modules():
-            if isinstance(module, nn.RNNBase | nn.Embedding | nn.EmbeddingBag) and any(module.parameters(False)):
-                module.reset_parameters()
+        """New weights, but for those that are frozen."""
+        if self.config.tune_words:
+            self.words.init_weights()
         self.characters.init_weights()
+        for module in self.networks.modules():
+            if isinstance(module, nn.RNNBase):
+                module.reset_parameters()
+        for mix in self.mixes.modules():
+            if isinstance(mix, ScalarMix):
+                mix.init_weights()
 
     @property
     def layer_widths(self) -> tuple[int, ...]:

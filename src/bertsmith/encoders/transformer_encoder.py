@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from bertsmith.nn.transformer import Block, Embeddings, FeedForward, Pooler
 from bertsmith.types import Batch, Encoding
 
 HEAD_WIDTH = 64  # of every published size
+ROPE_THETA = 10_000.0  # of RoFormer's paper and published models
 SIZES = {  # layers and width (P-BERT §3; Turc et al. 2019)
     "tiny": (2, 128),
     "mini": (4, 256),
@@ -43,6 +44,7 @@ class TransformerConfig:
     feed_forward: int | None = None  # width of the feed-forward layers; by default four times the width
     vocab_size: int = 30_522  # rows of the token table; pre-training takes its tokenizer's, rounded up
     max_positions: int = 512  # maximum length of a text in tokens
+    positions: Literal["learned", "rotary"] = "learned"  # a table of embeddings, or rotary position embeddings
     segment_types: int = 2  # segments of a text: 2 for first and second text
     dropout: float = 0.1  # on embeddings and on the output of each attention and feed-forward layer
     attention_dropout: float = 0.1  # on attention probabilities
@@ -70,6 +72,8 @@ class TransformerConfig:
             raise ConfigError(f"segment_types={self.segment_types} must be at least {self.min_segment_types}")
         if self.width % self.heads:
             raise ConfigError(f"width={self.width} must be a multiple of heads={self.heads}")
+        if self.positions not in ("learned", "rotary"):
+            raise ConfigError(f"positions={self.positions} must be one of learned, rotary")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 0 and less than 1")
@@ -124,8 +128,8 @@ class TransformerConfig:
 
     @property
     def rope_theta(self) -> float | None:
-        """The base of rotary position embeddings; None: positions are learned embeddings."""
-        return None
+        """The base of rotary position embeddings (Su et al. 2021, §3.2.2); None: positions are learned embeddings."""
+        return ROPE_THETA if self.positions == "rotary" else None
 
     def make_pooler(self) -> Pooler:
         return Pooler(self.width)
@@ -158,6 +162,7 @@ class TransformerEncoder(Encoder):
         self.width, self.layers = config.width, config.layers
         self.max_positions, self.segment_types = config.max_positions, config.segment_types
         self.has_pooler, self.layer_config = config.pooler, config.head_layer_config
+        self.rope_theta = config.rope_theta
         self.direction = "forward" if config.causal else "both"
         self.attention_shape = AttentionShape(
             config.heads, config.width // config.heads, config.attention_dropout, config.causal
@@ -249,6 +254,6 @@ class TransformerEncoder(Encoder):
     def _attention_context(
         self, batch: Batch, cache: KVCache | None = None, *, return_attentions: bool
     ) -> AttentionContext:
-        shape, dtype, theta = self.attention_shape, self.token_embeddings.dtype, self.config.rope_theta
+        shape, dtype, theta = self.attention_shape, self.token_embeddings.dtype, self.rope_theta
         how: dict[str, Any] = {"training": self.training, "return_attentions": return_attentions, "rope_theta": theta}
         return make_attention_context(batch, shape, dtype=dtype, cache=cache, **how)

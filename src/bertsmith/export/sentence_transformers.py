@@ -17,6 +17,7 @@ from bertsmith.export.folder import ParityError, export_card, model_facts, new_f
 from bertsmith.inference.encoder_outputs import POOLINGS
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.checksums import CHECKSUMS, checksums_file, read_checksums
+from bertsmith.model_io.huggingface.format import format_of
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import plain
 from bertsmith.model_io.model_folder import CARD, check_target, open_model, save_model
@@ -58,6 +59,11 @@ def export_sentence_transformers(
         raise BertsmithError(f'pooling "{pooling}" does not exist: choose {", ".join(POOLINGS)}')
     folder = find_model_folder(folder)
     model, words, _ = open_model(folder, ignore_heads=True, tokenizer=tokenizer)
+    if format_of(model) is None:
+        raise BertsmithError(
+            f"{folder}: transformers has no class for this encoder, and sentence-transformers opens only what "
+            "transformers opens: use bertsmith.load, or export it with --to onnx"
+        )
     settings, encoder = _settings(folder, model, pooling, normalize), model.encoder
     if settings.pooling == "pooled" and tanh_pooler(encoder) is None:
         raise BertsmithError(f"{folder} has no pooler with tanh: use pooling mean or first")

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.encoder_outputs import heat_map, select_heads
 from bertsmith.inference.forward import ModelInput, Query
+from bertsmith.inference.heat_map import Picture, head_title, heat_map, select_heads
 from bertsmith.model_io.model import Model
 from bertsmith.types import Row
 
@@ -48,11 +48,13 @@ class CrossAttention:
         layers, heads, target, source = self.weights.shape
         return f"CrossAttention({layers} layers, {heads} heads, {target} target tokens over {source} source tokens)"
 
-    def _repr_html_(self) -> str:
-        """A heat map of the mean over layers and heads: target tokens by source tokens."""
-        layers, heads = self.weights.shape[:2]
-        title = f"Cross-attention, mean of {layers} layers × {heads} heads; rows: target tokens, columns: source tokens"
-        return heat_map(self.select(), self.target_tokens, self.source_tokens, title=title)
+    def plot(self, layer: int | None = None, head: int | None = None) -> Picture:
+        """A heat map of one layer and head, counted from 1: target tokens by source tokens; None averages over all."""
+        title = f"Cross-attention, {head_title(self.weights, layer, head)}; rows: target tokens, columns: source tokens"
+        return heat_map(self.select(layer, head), self.target_tokens, self.source_tokens, title=title)
+
+    def _repr_svg_(self) -> str:
+        return self.plot().svg
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,8 @@ N texts in a batch, L tokens of a text, T flat tokens, D width.
 
 from __future__ import annotations
 
-import base64
-import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
@@ -21,17 +17,13 @@ from torch import Tensor
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.forward import ModelInput, Query
+from bertsmith.inference.heat_map import Picture, head_title, heat_map, select_heads, small_heat_maps
 from bertsmith.model_io.model import Model
-from bertsmith.reports import html
 from bertsmith.types import Batch, Encoding
 
 Pooling = Literal["mean", "first", "max", "mean_sqrt_len", "pooled"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)
 Combine = Literal["mean", "concat"]
-CELL = 18  # pixels of a token in a heat map
-MAX_TOKENS = 128  # of a heat map
-MAX_TOKEN = 12  # characters of a label
-LABELS = ('x="{1}" y="{0}" text-anchor="end"', 'transform="translate({0} {1}) rotate(-90)"')  # of rows, of columns
 
 
 class EmbeddingOptions(TypedDict, total=False):
@@ -90,11 +82,17 @@ class Attention:
         layers, heads, length, _ = self.weights.shape
         return f"Attention({layers} layers, {heads} heads, {length} tokens: {' '.join(self.tokens):.60})"
 
-    def _repr_html_(self) -> str:
-        """A heat map of the mean over layers and heads; colours follow the square root, as on the server's page."""
-        layers, heads = self.weights.shape[:2]
-        title = f"Attention, mean of {layers} layers × {heads} heads; rows: query tokens, columns: key tokens"
-        return heat_map(self.select(), self.tokens, self.tokens, title=title)
+    def plot(self, layer: int | None = None, head: int | None = None) -> Picture:
+        """A heat map of one layer and head, counted from 1; None averages over all of them."""
+        title = f"Attention, {head_title(self.weights, layer, head)}; rows: query tokens, columns: key tokens"
+        return heat_map(self.select(layer, head), self.tokens, self.tokens, title=title)
+
+    def plot_heads(self) -> Picture:
+        """Small heat maps of all layers and heads, without the tokens."""
+        return small_heat_maps(self.weights, title="Attention of each head; rows: query tokens, columns: key tokens")
+
+    def _repr_svg_(self) -> str:
+        return self.plot().svg
 
 
 @dataclass(frozen=True)
@@ -127,6 +125,9 @@ class TokenEmbeddingQuery(Query):
         return [text.copy() for text in texts]  # a view would keep the whole batch in memory
 
 
+NO_ATTENTION = "this model has no attention between the tokens of a text: use a Transformer"
+
+
 @dataclass(frozen=True)
 class AttentionQuery(Query):
     """The attention weights of one row in all layers and heads [layers, heads, L, L]."""
@@ -137,7 +138,7 @@ class AttentionQuery(Query):
     def forward(self, model: Model, batch: Batch) -> Tensor:
         encoding = model.encoder(batch, pool=False, return_attentions=True)
         if not encoding.attentions:
-            raise BertsmithError("this model has no attention between the tokens of a text: use a Transformer")
+            raise BertsmithError(NO_ATTENTION)
         return torch.stack(encoding.attentions, dim=1)  # [1, layers, heads, L, L]
 
 
@@ -204,50 +205,3 @@ def normalized(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """The vectors divided by their L2 norms."""
     unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
     return unit
-
-
-def select_heads(weights: NDArray[np.float32], layer: int | None, head: int | None) -> NDArray[np.float32]:
-    """Weights [layers, heads, Q, K] of one layer and head, counted from 1 [Q, K]; None averages over all of them."""
-    for axis, (name, number) in enumerate({"layer": layer, "head": head}.items()):
-        count = weights.shape[axis]
-        if number is not None and not 1 <= number <= count:
-            raise BertsmithError(f"{name} {number} does not exist: choose 1 to {count}")
-        weights = weights if number is None else weights.take([number - 1], axis=axis)
-    mean: NDArray[np.float32] = weights.mean((0, 1))
-    return mean
-
-
-def heat_map(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[str], *, title: str) -> str:
-    """Weights [rows, columns] as a picture for notebooks; colours follow the square root, as on the server's page."""
-    weights = weights[:MAX_TOKENS, :MAX_TOKENS]
-    height, width = weights.shape
-    edge = 8 * min(max(map(len, (*rows[:height], *columns[:width]))), MAX_TOKEN) + 8
-    labels = []
-    for tokens, place in zip((rows[:height], columns[:width]), LABELS, strict=True):
-        for index, token in enumerate(tokens):
-            text = escape(token if len(token) <= MAX_TOKEN else f"{token[: MAX_TOKEN - 1]}…")
-            labels.append(f"<text {place.format(edge + (index + 0.5) * CELL + 4, edge - 5)}>{text}</text>")
-    size = f'width="{CELL * width}" height="{CELL * height}"'
-    picture = f'<image x="{edge}" y="{edge}" {size} href="{heat_map_url(weights)}"'
-    rest = f"; the first {MAX_TOKENS} tokens" if max(len(rows), len(columns)) > MAX_TOKENS else ""
-    return html.notebook(
-        f'<p>{title}; highest weight {weights.max():.1%}{rest}</p><svg role="img" aria-label="{title}" '
-        f'width="{edge + CELL * width}" height="{edge + CELL * height}">{"".join(labels)}'
-        f'{picture} preserveAspectRatio="none" style="image-rendering: pixelated"/></svg>'
-    )
-
-
-def heat_map_url(weights: NDArray[np.float32]) -> str:
-    """A data URL of a PNG with one blue pixel for each weight, more opaque for higher ones."""
-    height, width = weights.shape
-    shades = np.rint(np.sqrt(weights / max(float(weights.max()), 1e-12)) * 255).astype(np.uint8)
-    rows = b"".join(b"\0" + row.tobytes() for row in shades)  # no filter
-    palette, opacity = bytes((31, 111, 180)) * 256, bytes(range(256))
-    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)  # 8 bits, with a palette
-    parts = {b"IHDR": header, b"PLTE": palette, b"tRNS": opacity, b"IDAT": zlib.compress(rows), b"IEND": b""}
-    chunks = (
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in parts.items()
-    )
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.forward import TextModel, check_top_k
+from bertsmith.inference.word_contexts import EXPECTED
 from bertsmith.model_io.model import Model
 from bertsmith.tokenizers.spelling import spell
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -29,7 +30,7 @@ class WordIndex:
         self.encoder = cast(Any, model.encoder)
         self.tokenizer = tokenizer
         if self.encoder.direction != "none":
-            raise BertsmithError("this model has no word vectors: its vectors depend on the context")
+            raise BertsmithError(f"this model has no vectors of words alone, only in sentences: {EXPECTED}")
         table = self.encoder.word_table(tokenizer.vocab_size).float()
         self._table_VD = torch.nn.functional.normalize(table, dim=1)
         self._special = sorted(tokenizer.special_ids)

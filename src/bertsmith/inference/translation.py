@@ -21,6 +21,7 @@ from bertsmith.inference.scoring import ScoringPipeline
 from bertsmith.inference.translation_search import TokenIds, search_all
 from bertsmith.model_io.model import Model
 from bertsmith.tokenizers.special_tokens import frame_texts, source_frame, target_frame
+from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Row
 
 
@@ -101,16 +102,16 @@ class TranslationPipeline(TextModel):
         query = CrossAttentionQuery(padding_id=ids.padding_id)
         (weights,) = self.backend.run(query, [ModelInput((source, target))])
         ends = (ids.end_id,) if translation.finished else ()
-        names = [tuple(map(self._token_text, some)) for some in (source.ids.tolist(), (*tokens, *ends))]
+        sides = (self.tokenizer, source.ids.tolist()), (self._target_tokenizer, [*tokens, *ends])
+        names = [tuple(_token_text(words, number) for number in some) for words, some in sides]
         return CrossAttention(names[0], names[1], weights)
 
-    def _token_text(self, number: int) -> str:
-        """A token as text; as in the vocabulary where it is a special token or no whole character."""
-        text = "" if number in self.tokenizer.special_ids else self.tokenizer.decode([number]).strip()
-        return self.tokenizer.id_to_token(number) if not text or "\ufffd" in text else text
+    @property
+    def _target_tokenizer(self) -> Tokenizer:
+        return self.tokenizer.target or self.tokenizer
 
     def _token_ids(self) -> TokenIds:
-        tokenizer, size = self.tokenizer, len(cast(Tensor, self.model.encoder.target_embeddings))
+        tokenizer, size = self._target_tokenizer, len(cast(Tensor, self.model.encoder.target_embeddings))
         (start, _), (_, end) = target_frame(tokenizer.frame_ids).single, source_frame(tokenizer.frame_ids).single
         banned = {*tokenizer.special_ids, *range(tokenizer.vocab_size, size)} - {end}
         return TokenIds(cast(int, start), cast(int, end), tokenizer.padding_id, tuple(sorted(banned)))
@@ -118,7 +119,7 @@ class TranslationPipeline(TextModel):
     def translated(self, one: Hypothesis, row: Row) -> Translated:
         """A hypothesis as a result of `translate`."""
         result: Translated = {
-            "text": self.tokenizer.decode(np.array(one.tokens, np.int64)).strip(),
+            "text": self._target_tokenizer.decode(np.array(one.tokens, np.int64)).strip(),
             "score": one.score,
             "logprob": one.logprob,
             "finish_reason": "end" if one.finished else "length",
@@ -130,6 +131,12 @@ class TranslationPipeline(TextModel):
 
 class SequencePipelines(GenerationPipeline, ScoringPipeline, TranslationPipeline):
     """The pipelines of models that predict a text token by token."""
+
+
+def _token_text(tokenizer: Tokenizer, number: int) -> str:
+    """A token as text; as in the vocabulary where it is a special token or no whole character."""
+    text = "" if number in tokenizer.special_ids else tokenizer.decode([number]).strip()
+    return tokenizer.id_to_token(number) if not text or "\ufffd" in text else text
 
 
 def check_translates(model: Model) -> None:

@@ -11,7 +11,8 @@ from bertsmith.errors import BertsmithError
 def translation_scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     """Corpus BLEU and chrF, cased and detokenised, with sacrebleu's signatures, which make scores comparable.
 
-    The usual tokenizer of BLEU, 13a, splits neither Japanese nor Chinese; for these only chrF is comparable.
+    `bleu_lowercase` is BLEU in lower case, as some of the literature has it. The usual tokenizer of BLEU, 13a, splits
+    neither Japanese nor Chinese; for these only chrF is comparable.
     """
     if len(translations) != len(references) or not references:
         raise BertsmithError(f"{len(translations):,} translations and {len(references):,} references: expected as many")
@@ -20,7 +21,7 @@ def translation_scores(translations: Sequence[str], references: Sequence[str]) -
     except ImportError as error:
         raise BertsmithError("BLEU and chrF need sacrebleu: pip install 'bertsmith[mt]'") from error
     scores: dict[str, Any] = {}
-    for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
+    for name, metric in (("bleu", BLEU()), ("bleu_lowercase", BLEU(lowercase=True)), ("chrf", CHRF())):
         scores[name] = metric.corpus_score(list(translations), [list(references)]).score
         scores[f"{name}_signature"] = str(metric.get_signature())
     return scores

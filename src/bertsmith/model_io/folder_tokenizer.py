@@ -12,7 +12,7 @@ from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, parse_object, shown
 from bertsmith.tokenizers import tokenizer as tokenizers
-from bertsmith.tokenizers.folder import MODEL_CONFIG
+from bertsmith.tokenizers.folder import MODEL_CONFIG, OWN_FILES, TARGET
 from bertsmith.tokenizers.spelling import MOST, Characters
 from bertsmith.tokenizers.spelling import spell_vocabulary as characters_of_tokens
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -20,6 +20,7 @@ from bertsmith.types import Vocabulary
 
 JSON_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json")
 OTHER_FILES = ("vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model")
+TARGET_FILES = tuple(f"{TARGET}{name}" for name in OWN_FILES)
 MOST_BYTES = 64 * MEBIBYTE
 MOST_VALUES = 4_000_000  # a vocabulary of 250,000 with its merges has about 1,000,000
 
@@ -30,7 +31,8 @@ def read_tokenizer(folder: Path, rows: int, *, lowercase: bool | None = None) ->
     if not present:
         expected = f"expected {JSON_FILES[0]} or {OTHER_FILES[0]}"
         raise DataError(f"{folder} has no tokenizer: {expected}, or name its folder with --tokenizer DIR")
-    for name in [*present, *([MODEL_CONFIG] if exists(folder, MODEL_CONFIG) else [])]:
+    others = [name for name in (MODEL_CONFIG, *TARGET_FILES) if exists(folder, name)]
+    for name in [*present, *others]:
         with UntrustedFile(folder, name, most=MOST_BYTES) as file:
             data = file.read(0, file.size)
             definition = parse_object(data, file.path, most_values=MOST_VALUES) if name.endswith(".json") else {}

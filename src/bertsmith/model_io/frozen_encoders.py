@@ -20,10 +20,13 @@ from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.checksums import CHECKSUMS, checksums_file, verify_checksums
 from bertsmith.model_io.folder_tokenizer import fitted_to, read_tokenizer, vocabulary_of
+from bertsmith.model_io.loading import with_settings
 from bertsmith.model_io.model import Model, build_context
 from bertsmith.objectives.objective import ObjectiveConfig
 from bertsmith.system.durable import WrittenFile
 from bertsmith.tokenizers.tokenizer import Tokenizer
+
+UNKNOWN = "unknown"  # the setting of the encoder that it is built over: the vectors of unknown words
 
 
 def encoder_digest(encoder: Encoder) -> str:
@@ -85,9 +88,12 @@ def build_over(
         {"model": name, "fingerprint": encoder_digest(one), "encoder": getattr(one, "config")}  # noqa: B009
         for name, one, _ in sources
     ]
-    own = {field: words.config, "lowercase_words": bool(tokenizer.rules().get("lowercase")), "features": features}
+    changes = {name: value for name, value in settings.items() if name == UNKNOWN}
+    base_config = with_settings(words.config, dropout=None, changes=changes)
+    own = {field: base_config, "lowercase_words": bool(tokenizer.rules().get("lowercase")), "features": features}
     if given := sorted({field, "lowercase_words"} & settings.keys()):
         raise ConfigError(f"encoder.{given[0]} cannot be set: it is that of {folder}")
+    settings = {name: value for name, value in settings.items() if name not in changes}
     config = registry.from_dict(cls, {**settings, **own}, "encoder")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

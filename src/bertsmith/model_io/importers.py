@@ -137,7 +137,7 @@ def _import_openai(
 def _import_google(source: Path, lowercase: bool | None, words: str | Path | None, convert: Convert) -> list[str]:
     checkpoints = sorted(name.removesuffix(".index") for name in os.listdir(source) if name.endswith(".index"))
     if len(checkpoints) != 1:
-        neither = f"neither {WEIGHTS}, {PICKLED}, params_0.npy nor a TensorFlow checkpoint"
+        neither = f"neither {WEIGHTS}, {PICKLED}, params_0.npy, a TensorFlow checkpoint nor ELMo's two files"
         what = f"{len(checkpoints)} TensorFlow checkpoints" if checkpoints else neither
         raise DataError(f"{source} has {what}: expected a folder with one model")
     if words:

@@ -34,6 +34,7 @@ from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
 
 MAX_LISTED = 4  # names in an error
+FREE = ("bptt", "unknown")  # settings that do not change the weights, beside dropout
 ROUNDING = {"F16": 1e-3, "BF16": 8e-3}  # of constants in [-1, 1]; float32 angles of 1,500 positions differ by 1e-4
 HEADS, POOLER = "objectives.", "encoder.pooler."  # prefixes of our weight names
 TABLE = "encoder.embeddings.tokens.weight"
@@ -275,7 +276,7 @@ class Loader:
 def with_settings(config: Any, *, dropout: float | None, changes: Mapping[str, Any]) -> Any:
     """An encoder's settings with another dropout and other changes, none of which may affect its weights."""
     kind, known = type(config).__module__.rpartition(".")[2], {item.name for item in fields(config)}
-    free = sorted(name for name in known if "dropout" in name or name == "bptt")
+    free = sorted(name for name in known if "dropout" in name or name in FREE)
     if dropout is not None:
         names = known & {"dropout", "attention_dropout"}
         if not names:
@@ -284,8 +285,8 @@ def with_settings(config: Any, *, dropout: float | None, changes: Mapping[str, A
         config = replace(config, **dict.fromkeys(names, dropout))
     for name in changes:
         if name not in free:
-            near = did_you_mean(name, free)
-            raise ConfigError(f"encoder.{name} cannot be changed in fine-tuning, only {', '.join(free)}{near}")
+            others = f", only {', '.join(free)}{did_you_mean(name, free)}" if free else f", nor any setting of {kind}"
+            raise ConfigError(f"encoder.{name} cannot be changed in fine-tuning{others}")
     return registry.update(config, changes) if changes else config
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -84,9 +84,8 @@ class Model(nn.Module):
         found: dict[str, float] = {}
         for name, module in self.named_modules():
             if isinstance(module, ScalarMix | LayerMix):
-                kind, _, place = name.partition(".")
-                numbers = [part for part in place.split(".") if part.isdigit()]
-                title = "features " + " at ".join(numbers[::-1]) if kind == "encoder" else place.partition(".")[0]
+                kind, *path = name.split(".")
+                title = _mix_title(path) if kind == "encoder" else path[0]
                 found |= {f"{title}/{layer}": value for layer, value in module.shares().items()}
         return found
 
@@ -102,6 +101,11 @@ class Model(nn.Module):
         """Whether torch.compile and CUDA graphs suit the encoder."""
         return self.encoder.compiles
 
+    @property
+    def threads_over_rows(self) -> bool:
+        """Whether a training step on a CPU is loops over rows (`nn.row_threads`), with small operations outside."""
+        return all(objective.threads_over_rows for objective in self._each())
+
     def forward(self, batch: Batch, state: tuple[Tensor, ...] | None = None) -> Loss:
         """The loss of a corrupted batch; the encoder computes its last layer only at tokens that objectives read.
 
@@ -112,14 +116,15 @@ class Model(nn.Module):
         for objective in self._each():
             batch, loss = objective.sample_replacements(batch, self.encoder.embed, table)
             losses += [] if loss is None else [loss]
-        shared = [head for head in self._each() if not head.reads_copy]
-        encoding = self._encode(batch, shared, state)
-        losses += [objective.loss(encoding, batch, self._table(objective)) for objective in shared]
+        shared = [head for head in self._each() if head.reads_encoding and not head.reads_copy]
+        encoding = self._encode(batch, shared, state) if shared else None
+        if encoding is not None:
+            losses += [objective.loss(encoding, batch, self._table(objective)) for objective in shared]
         losses += self._penalties()
         for name, ids in batch.copies.items():
             copy = batch.replace(input_ids=ids)
             losses.append(self._head(name).loss(self._encode(copy, [self._head(name)]), copy, table))
-        after = tuple(tensor.detach() for tensor in encoding.state or ())
+        after = () if encoding is None else tuple(tensor.detach() for tensor in encoding.state or ())
         return replace(reduce(add, losses), state=after)
 
     def predict(self, batch: Batch, name: str) -> Tensor:
@@ -226,6 +231,16 @@ def build_context(encoder: Encoder, *, vocabulary: Vocabulary | None, seed: int)
         vocabulary=vocabulary,
         layer_config=encoder.layer_config,
         direction=encoder.direction,
+        rope_theta=encoder.rope_theta,
         compiles=encoder.compiles,
         seed=seed,
     )
+
+
+def _mix_title(path: Sequence[str]) -> str:
+    """Which frozen encoder a mix reads, and where its vectors enter: `features-0 at the input`."""
+    numbers = [part for part in path if part.isdigit()]
+    if len(numbers) != 2:  # an encoder with another structure
+        return ".".join(path)
+    layer, source = numbers
+    return f"features-{source} {'at the input' if layer == '0' else f'after layer {layer}'}"

@@ -66,6 +66,8 @@ def extend_vocabulary(
         )
     if not isinstance(tokenizer, Words):
         raise ConfigError(f"{source} has a {tokenizer.kind} tokenizer: words can only be added to one of kind words")
+    if tokenizer.target is not None:
+        raise ConfigError(f"{source} has two vocabularies: words can only be added where source and target share one")
     tokens = tokenizer.tokens()
     words, rows = _all_vectors(vectors, limit=limit)
     if rows.shape[1] != encoder.token_embeddings.shape[1]:

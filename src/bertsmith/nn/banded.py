@@ -18,31 +18,43 @@ class _BandedProducts(torch.autograd.Function):
     """Batched matrix products; overlapping blocks are read without a copy."""
 
     @staticmethod
-    def forward(ctx: Any, x_RD: Tensor, y_RD: Tensor, z_RD: Tensor, reaches: tuple[int, int]) -> Tensor:
-        others = [_overlapping(rows_RD, reach) for rows_RD, reach in zip((y_RD, z_RD), reaches, strict=True)]
-        x_GSD = x_RD.reshape(-1, BLOCK, x_RD.shape[1])
-        ctx.save_for_backward(x_GSD, *others)
-        ctx.reaches = reaches
-        return torch.cat([torch.bmm(x_GSD, other_GMD.transpose(1, 2)) for other_GMD in others], 2).flatten(0, 1)
+    def forward(ctx: Any, x_RD: Tensor, *others: Tensor) -> Tensor:
+        ctx.save_for_backward(x_RD, *others)
+        return torch.cat([products(x_RD, other_ED) for other_ED in others], 1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x_GSD, *others = ctx.saved_tensors
-        parts = torch.split(gradient.reshape(-1, BLOCK, gradient.shape[1]), [other.shape[1] for other in others], 2)
-        x_gradient_GSD = torch.bmm(parts[0], others[0])
-        x_gradient_GSD.baddbmm_(parts[1], others[1])
-        transposed = [torch.bmm(part_GSM.transpose(1, 2), x_GSD) for part_GSM in parts]
-        gradients = [_add_overlaps(part, reach) for part, reach in zip(transposed, ctx.reaches, strict=True)]
-        return x_gradient_GSD.flatten(0, 1), *gradients, None
+    def backward(ctx: Any, gradient_RC: Tensor) -> tuple[Tensor, ...]:
+        x_RD, *others = ctx.saved_tensors
+        sizes = [BLOCK + len(other_ED) - len(x_RD) for other_ED in others]
+        x_gradient_RD, gradients = torch.zeros_like(x_RD), [torch.empty_like(other_ED) for other_ED in others]
+        parts = zip(torch.split(gradient_RC, sizes, 1), others, gradients, strict=True)
+        for gradient_RM, other_ED, gradient_ED in parts:
+            product_gradients(gradient_RM, x_RD, other_ED, out=(x_gradient_RD, gradient_ED))
+        return x_gradient_RD, *gradients
 
 
-def banded_products(x_RD: Tensor, y_RD: Tensor, z_RD: Tensor, *, reaches: tuple[int, int]) -> Tensor:
+def banded_products(x_RD: Tensor, y_ED: Tensor, z_ED: Tensor) -> Tensor:
     """The products of each row of x with the rows of y, then of z, in its band [R, 2S + 2r + 2r'].
 
-    Rows outside of y and z are 0.
+    y and z have r and r' rows before the row of x's first one, and as many after that of its last one.
     """
-    products: Tensor = _BandedProducts.apply(x_RD, y_RD, z_RD, reaches)  # type: ignore[no-untyped-call]
-    return products
+    tensors, device = [x_RD, y_ED, z_ED], x_RD.device.type
+    if torch.is_autocast_enabled(device):  # which a backward pass does not see
+        tensors = [each.to(torch.get_autocast_dtype(device)) for each in tensors]
+    result: Tensor = _BandedProducts.apply(*tensors)  # type: ignore[no-untyped-call]
+    return result
+
+
+def products(x_RD: Tensor, y_ED: Tensor) -> Tensor:
+    """The products of each row of x with the rows of y in its band [R, S + 2r], without a gradient."""
+    return torch.bmm(_blocks(x_RD), _bands(y_ED, len(x_RD))).flatten(0, 1)
+
+
+def product_gradients(gradient_RM: Tensor, x_RD: Tensor, y_ED: Tensor, *, out: tuple[Tensor, Tensor]) -> None:
+    """Adds the gradient of x to the first tensor of `out`, and writes that of y to the second."""
+    gradient_GSM = _blocks(gradient_RM)
+    _blocks(out[0]).baddbmm_(gradient_GSM, _bands(y_ED, len(x_RD)).transpose(1, 2))
+    _add_overlaps(torch.bmm(gradient_GSM.transpose(1, 2), _blocks(x_RD)), out[1])
 
 
 def offsets(reach: int, device: torch.device) -> Tensor:
@@ -51,27 +63,26 @@ def offsets(reach: int, device: torch.device) -> Tensor:
     return columns - torch.arange(BLOCK, device=device)[:, None]
 
 
-def _overlapping(y_RD: Tensor, reach: int) -> Tensor:
-    """[G, S + 2r, D], a view of the padded rows."""
-    rows, width = y_RD.shape
-    padded = y_RD.new_empty((rows + 2 * reach, width))  # `pad` would fill all of it with zeros first
-    padded[:reach] = 0
-    padded[rows + reach :] = 0
-    padded[reach : rows + reach] = y_RD
-    return padded.as_strided((rows // BLOCK, BLOCK + 2 * reach, width), (BLOCK * width, width, 1))
+def _blocks(rows_RD: Tensor) -> Tensor:
+    """[G, S, D]"""
+    return rows_RD.view(-1, BLOCK, rows_RD.shape[1])
 
 
-def _add_overlaps(blocks_GMD: Tensor, reach: int) -> Tensor:
-    """The sum over all blocks that a row is in [R, D]."""
-    blocks, _, width = blocks_GMD.shape
-    total = blocks_GMD.new_empty((blocks * BLOCK + 2 * reach, width))
+def _bands(y_ED: Tensor, rows: int) -> Tensor:
+    """The rows of the bands of all blocks [G, D, S + 2r], a view in which they overlap."""
+    return y_ED.unfold(0, BLOCK + len(y_ED) - rows, BLOCK)
+
+
+def _add_overlaps(blocks_GMD: Tensor, total: Tensor) -> None:
+    """Writes the sum over all blocks that a row is in [R + 2r, D]."""
+    blocks, size, width = blocks_GMD.shape
+    rows = blocks * BLOCK + size - BLOCK
     total[: blocks * BLOCK].view(blocks, BLOCK, width).copy_(blocks_GMD[:, :BLOCK])
     total[blocks * BLOCK :] = 0
-    for first in range(BLOCK, BLOCK + 2 * reach, BLOCK):  # columns of the rows of later blocks
+    for first in range(BLOCK, size, BLOCK):  # columns of the rows of later blocks
         part_GMD = blocks_GMD[:, first : first + BLOCK]
-        size = part_GMD.shape[1]
-        whole = min(blocks, (blocks * BLOCK + 2 * reach - first) // BLOCK)
-        total[first : first + whole * BLOCK].view(whole, BLOCK, width)[:, :size] += part_GMD[:whole]
+        length = part_GMD.shape[1]
+        whole = min(blocks, (rows - first) // BLOCK)
+        total[first : first + whole * BLOCK].view(whole, BLOCK, width)[:, :length] += part_GMD[:whole]
         for block in range(whole, blocks):  # the last ones, whose rows do not fill a block
-            total[first + block * BLOCK :][:size] += part_GMD[block]
-    return total[reach : reach + blocks * BLOCK]
+            total[first + block * BLOCK :][:length] += part_GMD[block]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,27 @@ from bertsmith.types import Batch
 TABLE = 261  # characters: see tokenizers.spelling
 WORD_BEGIN, WORD_END, PADDING = 258, 259, 260
 CHARACTER_RANGE, FILTER_RANGE, CARRY_BIAS = 1.0, 0.05, -2.0  # of new weights
+
+
+class _Lookup(torch.autograd.Function):
+    """Rows of a small table [V, E]. The gradient is a product with one-hot vectors.
+
+    CUDA kernels that sum gradients by row are slow here: most characters are padding, and so belong to one row.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, table_VE: Tensor, ids_NC: Tensor) -> Tensor:
+        ctx.save_for_backward(ids_NC)
+        ctx.rows = len(table_VE)
+        return F.embedding(ids_NC, table_VE)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (ids_NC,), (grad_NCE,) = ctx.saved_tensors, gradients
+        rows_V1 = torch.arange(ctx.rows, device=ids_NC.device)[:, None]
+        one_hot_CVN = (ids_NC.t()[:, None] == rows_V1).to(grad_NCE.dtype)
+        return torch.bmm(one_hot_CVN, grad_NCE.transpose(0, 1)).sum(0), None
 
 
 class Highway(nn.Module):
@@ -70,7 +92,12 @@ class CharacterCNN(nn.Module):
 
     def forward(self, characters_NC: Tensor) -> Tensor:
         """[N, C] -> [N, P]."""
-        x_NCE = self.embeddings(characters_NC.long())
+        table, ids_NC = self.embeddings.weight, characters_NC.long()
+        x_NCE: Tensor = (
+            _Lookup.apply(table, ids_NC)  # type: ignore[no-untyped-call]
+            if ids_NC.is_cuda
+            else F.embedding(ids_NC, table)
+        )
         device = x_NCE.device.type
         if torch.is_autocast_enabled(device):
             x_NCE = x_NCE.to(torch.get_autocast_dtype(device))
@@ -96,7 +123,7 @@ def distinct_words(batch: Batch, *, most: int, vocabulary: Tensor | None) -> tup
     if batch.characters is not None:
         cut = fit_words(batch.characters.flatten(0, 1), most)
         words_NC, index_T = torch.unique(cut, dim=0, return_inverse=True)
-        _warn_of_equal_words(batch.characters, words_NC, most)
+        warn_of_equal_words(batch.characters.flatten(0, 1), len(words_NC), most=most)
         return words_NC, index_T
     ids, index_T = torch.unique(batch.input_ids.flatten(), return_inverse=True)
     words_NC = id_characters(ids) if vocabulary is None else vocabulary[ids]
@@ -120,14 +147,17 @@ def id_characters(ids_N: Tensor) -> Tensor:
     return F.pad(F.pad(bytes_N4, (1, 0), value=WORD_BEGIN), (0, 1), value=WORD_END).to(torch.int16)
 
 
-def _warn_of_equal_words(characters_BLC: Tensor, words_NC: Tensor, most: int) -> None:
-    """Different words that are equal as far as they are read have equal vectors: that must not pass in silence."""
-    if characters_BLC.shape[-1] <= most:
+def warn_of_equal_words(characters_TC: Tensor, distinct: int, *, most: int) -> None:
+    """Different words that are equal as far as they are read have equal vectors: that must not pass in silence.
+
+    `distinct`: how many different words are left of these when they are cut to `most` characters.
+    """
+    if characters_TC.shape[-1] <= most:
         return
-    different = len(torch.unique(characters_BLC.flatten(0, 1), dim=0))
-    if different > len(words_NC):
+    different = len(torch.unique(characters_TC, dim=0))
+    if different > distinct:
         warnings.warn(
-            f"{different - len(words_NC)} words are equal to others in their first {most - 2} bytes and get the same "
-            f"vector: this encoder reads no more of a word (max_characters={most})",
+            f"words that are equal in their first {most - 2} bytes get the same vector, since this encoder reads no "
+            f"more of a word: {different - distinct} here",
             stacklevel=4,
         )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn.recurrent import BiLSTM
+from bertsmith.nn.scalar_mix import weighted_sum, weights_in_sum
 from bertsmith.types import Batch, Encoding
 
 LayerChoice = Literal[
@@ -151,11 +152,7 @@ class LayerMix(nn.Module):
         """The weight of each layer in the sum after the softmax, by its number, and the scale; empty without a sum."""
         if not self.sums:
             return {}
-        values = self.weights.detach().float().softmax(0).tolist()
-        return {
-            **{str(n): one for n, one in zip(self.chosen, values, strict=True)},
-            "scale": float(self.scale.detach()),
-        }
+        return weights_in_sum(self.chosen, self.weights, self.scale)
 
     def forward(self, encoding: Encoding) -> Tensor:
         """[T, W] of an encoding with layers; without them, its last layer [R, D] unchanged."""
@@ -164,11 +161,7 @@ class LayerMix(nn.Module):
         chosen = [encoding.layers[number] for number in self.chosen]
         if not self.sums:
             return torch.cat(chosen, -1)
-        shares = self.weights.softmax(0)
-        mixed_TD = shares[0] * chosen[0]
-        for share, layer_TD in zip(shares[1:], chosen[1:], strict=True):
-            mixed_TD = mixed_TD + share * layer_TD
-        return self.scale * mixed_TD
+        return weighted_sum(chosen, self.weights, self.scale)
 
 
 class TextPooler(nn.Module):

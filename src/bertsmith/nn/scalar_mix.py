@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +16,14 @@ class ScalarMix(nn.Module):
         """`layer_norm`: each layer is normalised first, without weights (P-ELMo §3.2)."""
         super().__init__()
         self.layer_norm = layer_norm
-        self.weights = nn.Parameter(torch.zeros(layers))
-        self.scale = nn.Parameter(torch.ones(1))
+        self.weights = nn.Parameter(torch.empty(layers))
+        self.scale = nn.Parameter(torch.empty(1))
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """A mean of the layers."""
+        nn.init.zeros_(self.weights)
+        nn.init.ones_(self.scale)
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
         """Layers [T, D] -> [T, D]."""
@@ -25,17 +31,27 @@ class ScalarMix(nn.Module):
             # differs from bilm: the statistics are of one token, not of all tokens of the batch, so that the vector of
             # a text does not depend on the other texts of its batch
             layers = [F.layer_norm(layer_TD, layer_TD.shape[-1:]) for layer_TD in layers]
-        shares = self.weights.softmax(0)
-        mixed_TD = shares[0] * layers[0]
-        for share, layer_TD in zip(shares[1:], layers[1:], strict=True):
-            mixed_TD = mixed_TD + share * layer_TD
-        return self.scale * mixed_TD
+        return weighted_sum(layers, self.weights, self.scale)
 
     def shares(self) -> dict[str, float]:
         """The weight of each layer after the softmax, by its number, and the scale."""
-        values = self.weights.detach().float().softmax(0).tolist()
-        return {**{str(n): one for n, one in enumerate(values)}, "scale": float(self.scale.detach())}
+        return weights_in_sum(range(len(self.weights)), self.weights, self.scale)
 
     def penalty(self) -> Tensor:
         """‖weights‖² []; a strong penalty keeps the mix an average (P-ELMo §3.2)."""
         return self.weights.square().sum()
+
+
+def weighted_sum(layers: Sequence[Tensor], weights: Tensor, scale: Tensor) -> Tensor:
+    """scale * (softmax(weights) . layers), of layers [T, D]."""
+    shares = weights.softmax(0)
+    mixed_TD = shares[0] * layers[0]
+    for share, layer_TD in zip(shares[1:], layers[1:], strict=True):
+        mixed_TD = mixed_TD + share * layer_TD
+    return scale * mixed_TD
+
+
+def weights_in_sum(numbers: Iterable[int], weights: Tensor, scale: Tensor) -> dict[str, float]:
+    """The weight of each layer after the softmax, by its number, and the scale."""
+    values = weights.detach().float().softmax(0).tolist()
+    return {**{str(n): one for n, one in zip(numbers, values, strict=True)}, "scale": float(scale.detach())}

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertsmith.nn.row_threads import for_parts
+
 
 def sum_rows(gradient: Tensor) -> Tensor:
     """The same sparse gradient [V, D] with each row once, in ascending order; the sums have a fixed order."""
@@ -13,5 +15,13 @@ def sum_rows(gradient: Tensor) -> Tensor:
     ascending_T, order_T = torch.sort(rows_T, stable=True)
     rows_U, counts_U = torch.unique_consecutive(ascending_T, return_counts=True)
     starts_U = counts_U.cumsum(0) - counts_U
-    sums_UD = F.embedding_bag(order_T, values_TD, starts_U, mode="sum") if len(rows_T) else values_TD
+    sums_UD = values_TD.new_empty(len(rows_U), *values_TD.shape[1:])
+
+    def part(first: int, last: int) -> None:
+        # whole tensors without reading the device
+        start, end = int(starts_U[first]) if first else 0, int(starts_U[last]) if last < len(rows_U) else len(order_T)
+        some_T, some_U = order_T[start:end], starts_U[first:last] - start
+        sums_UD[first:last] = F.embedding_bag(some_T, values_TD, some_U, mode="sum")
+
+    for_parts(part, len(rows_U), gradient.device)
     return torch.sparse_coo_tensor(rows_U[None], sums_UD, gradient.shape, is_coalesced=True, check_invariants=False)

@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from bertsmith.nn.character_cnn import PADDING, TABLE, fit_words, warn_of_equal_words
 from bertsmith.nn.recurrent import BiGRU
 
 CharacterKind = Literal["gru", "cnn", "none"]
-SYMBOLS, PADDING = 261, 260  # bytes and marks, see tokenizers.spelling
 MOST = 50  # bytes of a word that are read, its marks included, as in ELMo
 
 
@@ -24,7 +24,7 @@ class WordCharacters(nn.Module):
         self.width = {"none": 0, "cnn": hidden, "gru": 2 * hidden}[kind]
         if kind == "none":
             return
-        self.embeddings = nn.Embedding(SYMBOLS, width, padding_idx=PADDING)
+        self.embeddings = nn.Embedding(TABLE, width, padding_idx=PADDING)
         if kind == "gru":
             self.network: nn.Module = BiGRU(width, hidden, layers=1)
         else:
@@ -43,7 +43,9 @@ class WordCharacters(nn.Module):
 
     def forward(self, characters_TC: Tensor) -> Tensor:
         """[T, C] -> [T, D]; each distinct word is computed once."""
-        distinct_NC, word_T = torch.unique(characters_TC[:, :MOST], dim=0, return_inverse=True)
+        cut_TC = fit_words(characters_TC, min(MOST, characters_TC.shape[1]))
+        distinct_NC, word_T = torch.unique(cut_TC, dim=0, return_inverse=True)
+        warn_of_equal_words(characters_TC, len(distinct_NC), most=MOST)
         return self._vectors(distinct_NC.long())[word_T]
 
     def _vectors(self, characters_NC: Tensor) -> Tensor:

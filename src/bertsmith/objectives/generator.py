@@ -10,6 +10,7 @@ E width of the token table, D width of the generator, V tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +42,8 @@ class GeneratorConfig:
     """Settings of a generator."""
 
     generator_width: float = 0.25  # as a share of the encoder's width; 0: no generator, for inference only
+    generator_layers: int | None = None  # blocks of the generator; by default as many as the encoder has layers
+    temperature: float = 1.0  # of the softmax that replacements are sampled from; below 1: likelier ones
     masking: GeneratorMasking = field(default_factory=GeneratorMasking)  # tokens that the generator replaces
 
     def __post_init__(self) -> None:
@@ -48,6 +51,10 @@ class GeneratorConfig:
             raise ConfigError(
                 f"generator_width={self.generator_width} must be a share of the encoder's width, from 0 to 1"
             )
+        if self.generator_layers is not None and self.generator_layers < 1:
+            raise ConfigError(f"generator_layers={self.generator_layers} must be at least 1")
+        if self.temperature <= 0:
+            raise ConfigError(f"temperature={self.temperature:g} must be above 0")
 
     def build_generator(self, context: BuildContext, *, weight: float) -> Generator | None:
         """The generator for an encoder; its loss has `weight` in the total."""
@@ -55,15 +62,17 @@ class GeneratorConfig:
             return None
         if context.embedding_width is None:
             raise ConfigError("a generator shares the encoder's token embeddings, and this encoder has none")
-        narrow = replace(context, width=max(1, round(self.generator_width * context.width)))
-        return Generator(replace(self.masking, weight=weight * self.masking.weight).build(narrow), narrow)
+        layers = context.layers if self.generator_layers is None else self.generator_layers
+        small = replace(context, width=max(1, round(self.generator_width * context.width)), layers=layers)
+        head = replace(self.masking, weight=weight * self.masking.weight).build(small)
+        return Generator(head, small, temperature=self.temperature)
 
 
 class Generator(nn.Module):
     """A projection from the embeddings, Transformer blocks and a masked-language-model head."""
 
-    def __init__(self, head: masked_lm.MaskedLM, context: BuildContext) -> None:
-        """`context`: the encoder's, with the generator's width."""
+    def __init__(self, head: masked_lm.MaskedLM, context: BuildContext, *, temperature: float = 1.0) -> None:
+        """`context`: the encoder's, with the generator's width and layers."""
         super().__init__()
         width, layers, embedding_width = context.width, context.layer_config, context.embedding_width
         assert embedding_width is not None
@@ -73,8 +82,14 @@ class Generator(nn.Module):
                 f"a generator of width {width} cannot have {self.heads} attention heads: choose generator_width so "
                 f"that the width is a multiple of {HEAD_WIDTH}, or below {2 * HEAD_WIDTH}"
             )
+        if context.rope_theta is not None and width // self.heads % 2:
+            raise ConfigError(
+                f"rotary positions need an even head width, and the heads of a generator of width {width} have "
+                f"{width // self.heads}: choose another generator_width"
+            )
         vocabulary = context.vocabulary
         self.tokens = context.vocab_size if vocabulary is None else vocabulary.size  # the table may have more rows
+        self.rope_theta, self.temperature = context.rope_theta, temperature
         self.key = counter_random.stream_key(context.seed, "generator/guess")
         dropout = layers.attention_dropout
         self.attention_shape = AttentionShape(self.heads, width // self.heads, dropout, causal=False)
@@ -89,7 +104,8 @@ class Generator(nn.Module):
     def forward(self, x_TE: Tensor, batch: Batch) -> Encoding:
         """The last hidden states at the masked tokens, from embeddings [T, E]."""
         x_TD = self.project(x_TE)
-        context = make_attention_context(batch, self.attention_shape, dtype=x_TE.dtype, training=self.training)
+        how: dict[str, Any] = {"training": self.training, "rope_theta": self.rope_theta}
+        context = make_attention_context(batch, self.attention_shape, dtype=x_TE.dtype, **how)
         for block in self.blocks[:-1]:
             x_TD, _ = block(x_TD, context)
         last_RD, _ = self.blocks[-1](x_TD, context, batch.indices[GENERATOR_TERM])
@@ -100,7 +116,8 @@ class Generator(nn.Module):
         original_R, used_R = self.masked_lm.labels(batch), self.masked_lm.label_mask(batch)
         index_R = batch.indices[GENERATOR_TERM]
         logits_RV = self.masked_lm.predict(self(embed(batch), batch), batch, table)
-        sampled_R = sample_tokens(logits_RV[:, : self.tokens], batch, index_R, key=self.key)
+        known_RV = logits_RV[:, : self.tokens]
+        sampled_R = sample_tokens(known_RV, batch, index_R, key=self.key, temperature=self.temperature)
         ids_T = scatter_where(batch.input_ids.flatten(), index_R, used_R, sampled_R)
         unchanged_T = torch.zeros_like(ids_T, dtype=torch.bool)
         changed_T = scatter_where(unchanged_T, index_R, used_R & (sampled_R != original_R), torch.ones_like(used_R))
@@ -119,7 +136,8 @@ class GeneratorObjective(Objective):
     @property
     def loss_terms(self) -> tuple[str, ...]:
         """The generator's loss has the name of a masked language model's."""
-        return (self.name,) if self.generator is None else (GENERATOR_TERM, self.name)
+        own = (self.name,) if self.reads_encoding else ()
+        return own if self.generator is None else (GENERATOR_TERM, *own)
 
     @property
     def perplexity_terms(self) -> tuple[str, ...]:
@@ -127,9 +145,9 @@ class GeneratorObjective(Objective):
         return () if self.generator is None else (GENERATOR_TERM,)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Of both terms; known before anything is sampled."""
+        """Of its terms; known before anything is sampled."""
         masked = {} if self.generator is None else self.generator.masked_lm.counts(batch)
-        return {**masked, **super().counts(batch)}
+        return {**masked, **super().counts(batch)} if self.reads_encoding else masked
 
     def per_token_modules(self) -> list[nn.Module]:
         """The generator without its head."""
@@ -139,7 +157,8 @@ class GeneratorObjective(Objective):
         """The generator, as a masked language model."""
         if (generator := self.generator) is None:
             return {}
-        sizes = {"width": generator.width, "heads": generator.heads, "feed_forward": generator.inner}
+        sizes = {"layers": len(generator.blocks), "width": generator.width, "heads": generator.heads}
+        sizes["feed_forward"] = generator.inner
         weights = {f"embeddings.project.{name}": value for name, value in generator.project.state_dict().items()}
         weights |= {f"blocks.{name}": value for name, value in generator.blocks.state_dict().items()}
         return {"generator": AuxiliaryModel({**sizes, "pooler": False}, weights, generator.masked_lm)}
@@ -152,8 +171,8 @@ class GeneratorObjective(Objective):
 
 
 @torch.no_grad()
-def sample_tokens(logits_RV: Tensor, batch: Batch, index_R: Tensor, *, key: int) -> Tensor:
-    """A token for each index [R] from softmax(logits), by the Gumbel-max trick; no gradient.
+def sample_tokens(logits_RV: Tensor, batch: Batch, index_R: Tensor, *, key: int, temperature: float = 1.0) -> Tensor:
+    """A token for each index [R] from softmax(logits / temperature), by the Gumbel-max trick; no gradient.
 
     The noise is a function of (key, epoch, sample, position, token): it does not depend on the rest of the batch.
     """
@@ -166,7 +185,8 @@ def sample_tokens(logits_RV: Tensor, batch: Batch, index_R: Tensor, *, key: int)
     for begin in range(0, len(index_R), rows):
         some = slice(begin, begin + rows)
         drawn_RV = counter_random.random_bits(key, batch.epoch, sample_R1[some], position_R1[some], token_V)
-        sampled.append((at_least_float32(logits_RV[some]) + counter_random.gumbel(drawn_RV)).argmax(-1))
+        scaled_RV = at_least_float32(logits_RV[some]) / temperature
+        sampled.append((scaled_RV + counter_random.gumbel(drawn_RV)).argmax(-1))
     return torch.cat(sampled)
 
 

@@ -82,6 +82,7 @@ class Objective(nn.Module):
     reads_all_tokens: bool = False  # the last layer at every token
     reads_all_layers: bool = False  # every layer at every token
     reads_target: ClassVar[bool] = False  # `Encoding.target`: the decoder at every token of `Batch.target`
+    reads_encoding: bool = True  # False: its loss is that of `sample_replacements` alone
     per_text: bool = False  # one prediction per text, not per token
     reads_copy: bool = (
         False  # a corrupted copy of the batch, in a forward of its own: other objectives read the original
@@ -115,6 +116,11 @@ class Objective(nn.Module):
     def corrupt(self, batch: Batch) -> Batch:
         """The batch with this objective's inputs: corrupted ids, `indices` and `labels`."""
         return batch
+
+    @property
+    def threads_over_rows(self) -> bool:
+        """Whether its loss on a CPU is computed in loops over rows (`nn.row_threads`)."""
+        return False
 
     @property
     def loss_terms(self) -> tuple[str, ...]:
@@ -254,6 +260,7 @@ class BuildContext:
     vocabulary: Vocabulary | None = None  # needed to corrupt batches, not to compute losses or predictions
     layer_config: LayerConfig = field(default_factory=LayerConfig)
     direction: Direction = "both"  # of the encoder
+    rope_theta: float | None = None  # the base of the encoder's rotary position embeddings, where it has them
     compiles: bool = True  # by torch.compile, like the encoder
     seed: int = 0  # of the corruption
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from torch.nn.functional import pad
 from bertsmith.errors import ConfigError
 from bertsmith.nn import counter_random
 from bertsmith.nn.banded import BLOCK, banded_products, offsets
+from bertsmith.nn.negative_sampling import logistic_loss, sparse_loss
 from bertsmith.objectives.masked_lm import masked_slots
 from bertsmith.objectives.objective import BuildContext, Objective, at_least_float32
 from bertsmith.types import Batch, Encoding, Loss
@@ -115,32 +116,52 @@ class SkipGram(Objective):
         missing = -len(index_R) % BLOCK
         if missing:  # without `corrupt`
             index_R, x_RD = pad(index_R, (0, missing)), pad(x_RD, (0, 0, 0, missing))
-        noise_R = torch.searchsorted(self.noise_bounds, self._draw("noise", batch, index_R), right=True)
-        output_D = self.output(torch.cat([batch.input_ids.flatten()[index_R], noise_R]))
-        context_RD, noise_RD = output_D.split(len(index_R))
-        reaches = self.config.window, self.config.noise_reach
-        return banded_products(x_RD, context_RD, noise_RD, reaches=reaches)[: len(index_R) - missing]
+        ids = self._output_ids(batch, index_R)
+        context_ED, noise_ED = self.output(torch.cat(ids)).split([len(one) for one in ids])
+        return banded_products(x_RD, context_ED, noise_ED)[: len(index_R) - missing]
+
+    def loss(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Loss:
+        """The loss of the scores of `predict`, which are not kept on a CPU."""
+        index_R = self.indices(batch)
+        if not (self.threads_over_rows and torch.is_grad_enabled()) or index_R is None:
+            return super().loss(encoding, batch, table)
+        x_RD = encoding.at(self.name)
+        if x_RD.device.type != "cpu":
+            return super().loss(encoding, batch, table)
+        weight_RC = self._label_weights(self.labels(batch).to(x_RD.dtype))
+        total = sparse_loss(x_RD, self.output.weight, weight_RC, *self._output_ids(batch, index_R))
+        return self.make_loss(batch, total, None)
+
+    @property
+    def threads_over_rows(self) -> bool:
+        """With sparse gradients."""
+        return self.output.sparse
 
     def loss_from_logits(self, logits: Tensor, batch: Batch) -> Loss:
         """The logistic losses of pairs and of noise words, the latter K for each pair."""
         logits_RC = at_least_float32(logits)
-        labels_RC = self.labels(batch).to(logits_RC.dtype)
-        pairs_R = self._pairs(labels_RC)
+        weight_RC = self._label_weights(self.labels(batch).to(logits_RC.dtype))
+        return self.make_loss(batch, logistic_loss(logits_RC, weight_RC, columns=self.columns), None)
+
+    def _output_ids(self, batch: Batch, index_R: Tensor) -> tuple[Tensor, Tensor]:
+        """The kept words and their noise words; as many more as bands reach, of any word, before and after them."""
+        noise_R = torch.searchsorted(self.noise_bounds, self._draw("noise", batch, index_R), right=True)
+        window, reach = self.config.window, self.config.noise_reach
+        return pad(batch.input_ids.flatten()[index_R], (window, window)), pad(noise_R, (reach, reach))
+
+    def _label_weights(self, labels_RC: Tensor) -> Tensor:
+        """1 for each pair, K for the noise words of each pair together, and 0 for the rest [R, C]."""
         weight_RC = torch.nan_to_num(labels_RC, nan=NONE)
-        weight_RC[:, : self.columns].clamp_(min=0)
-        noise_RQ = weight_RC[:, self.columns :].sub_(NONE)
+        pairs_RP, noise_RQ = weight_RC.tensor_split([self.columns], 1)
+        pairs_R = pairs_RP.clamp_(min=0).sum(1)
+        noise_RQ.sub_(NONE)
         noise_RQ.mul_((self.config.negatives * pairs_R / noise_RQ.sum(1).clamp(min=1))[:, None])
-        total: Tensor = _LogisticLoss.apply(logits_RC, weight_RC, self.columns)  # type: ignore[no-untyped-call]
-        count = (1 + self.config.negatives) * pairs_R.sum()
-        return Loss({self.name: total}, {self.name: count}, {}, {self.name: self.weight})
+        return weight_RC
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """1 + K for each pair."""
-        return {self.name: (1 + self.config.negatives) * self._pairs(self.labels(batch)).sum()}
-
-    def _pairs(self, labels_RC: Tensor) -> Tensor:
-        """The number of pairs of each word [R]."""
-        return torch.nan_to_num(labels_RC[:, : self.columns], nan=NONE).clamp_(min=0).sum(1)
+        labels_RP = self.labels(batch)[:, : self.columns]
+        return {self.name: (1 + self.config.negatives) * torch.nan_to_num(labels_RP, nan=NONE).clamp_(min=0).sum()}
 
     @property
     def columns(self) -> int:
@@ -153,26 +174,6 @@ class SkipGram(Objective):
         if index_R is not None:
             sample, position = sample[index_R], position[index_R]
         return counter_random.random_bits(self.keys[purpose], batch.epoch, sample, position)
-
-
-class _LogisticLoss(torch.autograd.Function):
-    """The weighted sum of logistic losses, of the label 1 in the first columns; the forward computes the gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, logits_RC: Tensor, weight_RC: Tensor, columns: int) -> Tensor:
-        right_RC = logits_RC.clone()
-        right_RC[:, columns:].neg_()
-        right_RC.sigmoid_()  # the probability of the right label
-        gradient_RC = (1 - right_RC).mul_(weight_RC)
-        gradient_RC[:, :columns].neg_()
-        ctx.save_for_backward(gradient_RC)
-        # torch's logsigmoid is ten times slower; differs where the probability is too small for a normal number
-        return right_RC.clamp_(min=torch.finfo(logits_RC.dtype).tiny).log_().mul_(weight_RC).sum().neg_()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (gradient_RC,) = ctx.saved_tensors
-        return gradient_RC * gradient, None, None
 
 
 def _room(document_R: Tensor) -> tuple[Tensor, Tensor]:

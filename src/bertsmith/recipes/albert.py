@@ -1,4 +1,4 @@
-"""ALBERT's pre-training (P-ALBERT §4.1): LAMB, batch size 4096, 125,000 steps; its ablations (§4.4-4.6)."""
+"""ALBERT's pre-training (P-ALBERT §4.1): LAMB, batch size 4096, 125,000 steps; ablations (§4.4-4.6); albert/quick."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from bertsmith.data.packing import full_sentences, ordered_pairs, pairs
 from bertsmith.encoders import albert
 from bertsmith.objectives import masked_lm, next_sentence, sentence_order
-from bertsmith.training.optimizers import lamb
+from bertsmith.training.optimizers import adamw, lamb
 from bertsmith.training.plan import Schedule
 from bertsmith.training.recipe import Recipe
 
@@ -44,6 +44,38 @@ def nsp() -> Recipe:
     return replace(sized(), objectives=objectives, packing=pairs.Config())
 
 
+def quick() -> Recipe:
+    return replace(
+        # size, rows, optimizer and schedule of bert/quick; layers share their weights, and n-grams are masked
+        sized("medium", positions="rotary", pooler=False),
+        objectives={"masked_lm": replace(WORDS, mask_probability=0.3)},
+        packing=full_sentences.Config(),
+        max_length=128,
+        optimizer=adamw.Config(weight_decay=0.1),
+        steps=36_000,
+        minutes=9.0,
+        learning_rate=1e-3,
+        warmup=0.05,
+        schedule=Schedule("linear"),
+        batch_size=256,
+        micro_batch_size=0,
+    )
+
+
+def quick_pairs() -> Recipe:
+    recipe = quick()
+    return replace(
+        recipe,
+        encoder=replace(recipe.encoder, pooler=True),
+        objectives={**recipe.objectives, "sentence_order": sentence_order.Config()},
+        packing=ordered_pairs.Config(),
+        steps=4_000,
+        minutes=1.0,
+        learning_rate=3e-4,
+        after="albert/quick",
+    )
+
+
 RECIPES = {
     "tiny": ("2 layers of width 128.", partial(sized, "tiny")),
     "mini": ("4 layers of width 256.", partial(sized, "mini")),
@@ -55,6 +87,15 @@ RECIPES = {
     "xxlarge": ("12 layers of width 4096.", partial(sized, "xxlarge")),
     "no_order": ("Masked LM only, without sentence order (P-ALBERT Table 5).", no_order),
     "nsp": ("BERT's next-sentence prediction instead of sentence order (P-ALBERT Table 5).", nsp),
+    "quick": (
+        "For minutes on one GPU: 8 layers of width 512 that share their weights, rotary positions, 30 % masked; then "
+        "albert/quick_pairs.",
+        quick,
+    ),
+    "quick_pairs": (
+        "The last minute, to --start from a run of albert/quick: ordered pairs, with sentence order.",
+        quick_pairs,
+    ),
     "share_attention": ("Layers share their attention only (P-ALBERT Table 4).", partial(sized, sharing="attention")),
     "share_feed_forward": (
         "Layers share their feed-forward only (P-ALBERT Table 4).",

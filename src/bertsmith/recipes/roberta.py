@@ -1,4 +1,4 @@
-"""RoBERTa's pre-training (P-RoBERTa, appendix A, table 9) and the four input formats that it compares (§4.2)."""
+"""RoBERTa's pre-training (P-RoBERTa, appendix A, table 9); the four input formats of its §4.2; roberta/quick."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from bertsmith.encoders import roberta
 from bertsmith.objectives import masked_lm, next_sentence
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.optimizers import adamw
+from bertsmith.training.plan import Schedule
 from bertsmith.training.recipe import Recipe
 
 VOCABULARY = 50_265  # replaced by that of the run's tokenizer
@@ -47,6 +48,24 @@ def paired(*, single_sentences: bool) -> Recipe:
     return replace(recipe, encoder=replace(recipe.encoder, pooler=True), objectives=objectives, packing=packing)
 
 
+def quick() -> Recipe:
+    encoder = roberta.Config.size("medium", vocab_size=VOCABULARY)
+    return Recipe(
+        name="roberta",
+        # size, length and schedule of bert/quick; twice the batch size, and the betas of Table 9
+        encoder=replace(encoder, positions="rotary", dropout=0.0, attention_dropout=0.0),
+        objectives={"masked_lm": masked_lm.Config(mask_probability=0.3)},
+        packing=full_sentences.Config(),
+        optimizer=adamw.Config(betas=(0.9, 0.98), epsilon=1e-6, weight_decay=0.1),
+        steps=20_000,
+        minutes=10.0,
+        learning_rate=1e-3,
+        warmup=0.05,
+        schedule=Schedule("linear"),
+        batch_size=512,
+    )
+
+
 RECIPES = {
     "tiny": ("2 layers of width 128.", partial(sized, "tiny")),
     "mini": ("4 layers of width 256.", partial(sized, "mini")),
@@ -62,6 +81,10 @@ RECIPES = {
         partial(running_text, across_documents=True),
     ),
     "large": ("24 layers of width 1024.", partial(sized, "large", learning_rate=4e-4, warmup=30_000)),
+    "quick": (
+        "For minutes on one GPU: 8 layers of width 512, rotary positions, 30 % masked, batch size 512, no pairs.",
+        quick,
+    ),
     "segment_pair": (
         "Base: two segments of several sentences, and next-sentence prediction (P-RoBERTa Table 2).",
         partial(paired, single_sentences=False),

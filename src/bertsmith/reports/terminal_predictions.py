@@ -35,14 +35,15 @@ def neighbours(words: Sequence[Mapping[str, Any]]) -> None:
 
 
 def word_contexts(models: Sequence[Mapping[str, Any]]) -> None:
-    """Each sentence with the nearest other one, and the similarities to all, by model."""
+    """The similarities of each sentence to the others, by model; the nearest is bold unless all are equally near."""
     for one in models:
         sentences, similarity = one["sentences"], one["similarity"]
         grid = plain_table("", "", right=tuple(str(number + 1) for number in range(len(sentences))))
         for number, (sentence, row) in enumerate(zip(sentences, similarity, strict=True)):
             others = [value for column, value in enumerate(row) if column != number]
+            nearest = max(others) if max(others) - min(others) >= 0.005 else None
             cells = [
-                Text(f"{value:.2f}", "dim" if column == number else "bold" if value == max(others) else "")
+                Text(f"{value:.2f}", "dim" if column == number else "bold" if value == nearest else "")
                 for column, value in enumerate(row)
             ]
             text, start, end = sentence["text"], sentence["start"], sentence["end"]

@@ -190,7 +190,7 @@ def ablations(result: Mapping[str, Any]) -> None:
     source = f"; in parentheses: {result['source']}" if published else ""
     console.print(f"mean ± standard deviation in percent{source}")
     if result["page"]:
-        console.print(f"curves of the best runs: {result['page']}")
+        console.print(f"page: {result['page']}")
 
 
 def mean_and_deviation(score: Mapping[str, Any] | None) -> str:

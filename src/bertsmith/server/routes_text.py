@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from bertsmith.inference.encoder_outputs import NO_ATTENTION
 from bertsmith.inference.fill_mask import find_masks
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
@@ -159,6 +160,8 @@ async def attention(body: schemas.AttentionRequest, request: Request, service: S
 
     def run(predictor: Predictor) -> Response:
         encoder: Any = predictor.model.encoder
+        if not hasattr(encoder.config, "heads"):
+            raise RequestError(422, "validation", NO_ATTENTION)
         layers = _select("layer", body.layer, encoder.layers)
         heads = _select("head", body.head, encoder.config.heads)
         texts = [text for text in (body.inputs, body.second) if text is not None]

@@ -72,7 +72,14 @@ class ServedModel:
 
     def supports(self, route: str) -> bool:
         """Whether the model has a head, and labels, that the route needs."""
+        if route == "attention" and not self.attention_heads:
+            return False
         return self.has_head(route) and (route != "ner" or tags_entities(self.predictor.model))
+
+    @property
+    def attention_heads(self) -> int | None:
+        """The attention heads of a layer; None where the encoder has no attention."""
+        return getattr(self.predictor.model.encoder.config, "heads", None)
 
     def has_head(self, route: str) -> bool:
         """Whether the model has a head for one of the route's pipelines, and the kind of encoder that it needs."""
@@ -84,7 +91,7 @@ class ServedModel:
     def to_json(self) -> dict[str, Any]:
         """The model's entry in /info."""
         model, tokenizer, facts = self.predictor.model, self.predictor.tokenizer, self.predictor.facts
-        encoder: Any = model.encoder
+        encoder = model.encoder
         configs: list[Any] = [getattr(head, "config", None) for head in model.objectives.values()]
         return {
             "name": self.name,
@@ -93,7 +100,7 @@ class ServedModel:
             "routes": [route for route in ROUTE_PIPELINES if self.supports(route)],
             "layers": encoder.layers,
             "width": encoder.width,
-            "attention_heads": getattr(encoder.config, "heads", None),
+            "attention_heads": self.attention_heads,
             "max_length": encoder.max_positions,
             "vocab_size": tokenizer.vocab_size,
             "parameters": parameter_count(model),

@@ -48,7 +48,7 @@ class Source:
     name: str
     folder: str
     layers: int
-    even: bool  # all layers have the same width, so that they can be mixed
+    mixable: bool  # all layers have the same width
 
 
 def sources(folders: Sequence[str]) -> list[Source]:
@@ -73,21 +73,21 @@ def variants(table: TableName, models: Sequence[Source], *, recurrent_layers: in
     features, nothing = [one.folder for one in models], Variant(NONE, {"features": []})
     top = recurrent_layers
     if table == "position":
-        places = [("input of layer 1", 0), *((f"output of layer {n}", n) for n in range(1, top + 1))]
-        return [nothing, *(Variant(name, {"features": features, "features_at": [n]}) for name, n in places)]
+        positions = [("input of layer 1", 0), *((f"output of layer {n}", n) for n in range(1, top + 1))]
+        return [nothing, *(Variant(name, {"features": features, "features_at": [n]}) for name, n in positions)]
     if table == "models":
         alone = [Variant(one.name, {"features": [one.folder]}) for one in models]
         return [nothing, *alone, *([Variant("all", {"features": features})] if len(models) > 1 else [])]
     if table == "injection":
         chosen: dict[str, list[int]] = {"input": [0], "input and output": [0, top], "output": [top]}
         return [nothing, *(Variant(name, {"features": features, "features_at": at}) for name, at in chosen.items())]
-    mixes = all(one.even for one in models)
+    mixes = all(one.mixable for one in models)
     if table == "layers":
         count = min(one.layers for one in models) + 1
         each = [Variant(f"layer {n}", {"features": features, "feature_layers": n}) for n in range(count)]
         return each + ([Variant("mix", {"features": features, "feature_layers": "mix"})] if mixes else [])
     if not mixes:
-        odd = next(one.folder for one in models if not one.even)
+        odd = next(one.folder for one in models if not one.mixable)
         raise ConfigError(f"--table mix: the layers of {odd} have different widths, so that they cannot be mixed")
     mix = {"features": features, "feature_layers": "mix"}
     regularized = [Variant(f"mix, λ={value:g}", {**mix, "mix_l2": value}) for value in REGULARIZATION]

@@ -18,7 +18,9 @@ DEFINITION = "tokenizer.json"
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 BPE_VOCABULARY = "vocab.json"
 MERGES = "merges.txt"
-TOKENIZER_FILES = (CONFIG, DEFINITION, SPECIAL_TOKENS_MAP, "vocab.txt", BPE_VOCABULARY, MERGES)  # that `save` writes
+TARGET = "target_"  # prefix of the files of a tokenizer of target texts
+OWN_FILES = (CONFIG, DEFINITION, SPECIAL_TOKENS_MAP, "vocab.txt", BPE_VOCABULARY, MERGES)
+TOKENIZER_FILES = (*OWN_FILES, *(f"{TARGET}{name}" for name in OWN_FILES))  # that `save` writes
 MODEL_CONFIG = "config.json"
 MAX_LENGTH = 512  # positions of BERT and RoBERTa
 # The class that transformers takes for a model_type of config.json, if no file names one.
@@ -48,14 +50,20 @@ class TokenizerFolder:
     model_config: Mapping[str, Any]  # config.json
     lowercase: bool | None = None  # as requested, instead of the folder's setting
     notes: list[str] = field(default_factory=list)  # what users should know about the tokenizer
+    prefix: str = ""  # of the names of its files
 
     @classmethod
-    def open(cls, path: str | Path, *, lowercase: bool | None = None) -> TokenizerFolder:
+    def open(cls, path: str | Path, *, lowercase: bool | None = None, prefix: str = "") -> TokenizerFolder:
         path = Path(path)
         if not path.is_dir():
             raise DataError(f"{path} is not a folder: a tokenizer is a folder with {DEFINITION} or vocab.txt")
-        config, definition, special = (read_json(path / name) for name in (CONFIG, DEFINITION, SPECIAL_TOKENS_MAP))
-        return cls(path, config, definition, special, read_json(path / MODEL_CONFIG), lowercase)
+        names = (CONFIG, DEFINITION, SPECIAL_TOKENS_MAP)
+        config, definition, special = (read_json(path / f"{prefix}{name}") for name in names)
+        return cls(path, config, definition, special, read_json(path / MODEL_CONFIG), lowercase, prefix=prefix)
+
+    def file(self, name: str) -> Path:
+        """The path of one of its files."""
+        return self.path / f"{self.prefix}{name}"
 
     @property
     def class_name(self) -> str:
@@ -81,7 +89,7 @@ class TokenizerFolder:
         """A setting of tokenizer_config.json that is true or false, or null where that is the default."""
         value = self.config.get(key, default)
         if not isinstance(value, bool) and value is not default:
-            raise DataError(f"{self.path / CONFIG}: {key} is {str(value)[:50]!r}, expected true or false")
+            raise DataError(f"{self.file(CONFIG)}: {key} is {str(value)[:50]!r}, expected true or false")
         return value
 
     @property
@@ -95,7 +103,7 @@ class TokenizerFolder:
         return value if isinstance(value, Mapping) else {}
 
     def has(self, name: str) -> bool:
-        return (self.path / name).is_file()
+        return self.file(name).is_file()
 
     def special_tokens(self, keys: Mapping[str, str], defaults: SpecialTokens) -> SpecialTokens:
         """Special tokens by role; `keys` maps a role to its key in tokenizer_config.json (`cls_token`)."""
@@ -114,7 +122,7 @@ class TokenizerFolder:
 
     def vocabulary(self) -> list[str]:
         """The tokens of tokenizer.json's model, by id."""
-        return tokens_in_id_order(self.model.get("vocab"), self.path / DEFINITION)
+        return tokens_in_id_order(self.model.get("vocab"), self.file(DEFINITION))
 
     def max_length(self) -> int:
         """`model_max_length` of tokenizer_config.json, or `max_len` as in its first versions."""
@@ -126,7 +134,7 @@ class TokenizerFolder:
         entries = {int(entry["id"]): entry for entry in self.definition.get("added_tokens") or []}
         if not self.definition:
             special_tokens = {entry["content"] for entry in self._extra_tokens()} | {*map(self.named_token, NAMED_KEYS)}
-            for token, number in read_json(self.path / "added_tokens.json").items():
+            for token, number in read_json(self.file("added_tokens.json")).items():
                 special = token in special_tokens
                 entries[int(number)] = {"content": token, "normalized": not special, "special": special}
             for number, entry in (self.config.get("added_tokens_decoder") or {}).items():
@@ -153,11 +161,11 @@ class TokenizerFolder:
                 f"if the tokenizer is of another class, name it as tokenizer_class in {CONFIG}"
             )
         else:
-            tokens = tokens_in_id_order(read_json(self.path / BPE_VOCABULARY), self.path / BPE_VOCABULARY)
-            lines = read_text(self.path / MERGES).replace("\r\n", "\n").split("\n")
+            tokens = tokens_in_id_order(read_json(self.file(BPE_VOCABULARY)), self.file(BPE_VOCABULARY))
+            lines = read_text(self.file(MERGES)).replace("\r\n", "\n").split("\n")
             merges = [line for line in lines if line and not line.startswith("#version")]
         if not isinstance(merges, list):
-            raise DataError(f"{self.path / DEFINITION} has no merges: it is not a byte-pair encoding")
+            raise DataError(f"{self.file(DEFINITION)} has no merges: it is not a byte-pair encoding")
         return tokens, _pairs(merges, self.path)
 
 

@@ -165,7 +165,7 @@ def _without_definition(contents: TokenizerFolder) -> tokenizers.Tokenizer:
 
 def parse(contents: TokenizerFolder) -> tokenizers.Tokenizer:
     """The backend of a folder's tokenizer.json, without truncation and padding."""
-    path = contents.path / folder.DEFINITION
+    path = contents.file(folder.DEFINITION)
     normalizer = contents.section("normalizer")
     try:
         for step in [normalizer, *(normalizer.get("normalizers") or [])]:

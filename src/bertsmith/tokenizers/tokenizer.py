@@ -18,16 +18,14 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypedDict, Unpack
 import numpy as np
 import tokenizers
 from numpy.typing import ArrayLike, NDArray
-from tokenizers import models
 
 from bertsmith import config, types
-from bertsmith.errors import BertsmithError, DataError
+from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.system.durable import Disk
 from bertsmith.tokenizers import folder
 from bertsmith.tokenizers.folder import MAX_LENGTH, Merges, TokenizerFolder
 from bertsmith.tokenizers.pretokenization import WHOLE_TEXT, ChunkCache, Chunker, Ids, encode_chunks, replace_surrogates
 from bertsmith.tokenizers.special_tokens import (
-    BOS_KEYS,
     AddedTokens,
     FrameTemplate,
     SpecialTokens,
@@ -76,6 +74,7 @@ class Tokenizer:
     spelled_ids: Any = None  # `encode_ids` with the spelling of unknown words, where tokens are words
     open_vocabulary: bool = False  # an encoder reads nothing but spelling: no word is unknown to it
     notes: tuple[str, ...] = ()  # what users should know about the folder that it was loaded from
+    target: Tokenizer | None = None  # of the target texts of a translation, where these have a vocabulary of their own
     padding_id = RoleId("padding")
     start_id = RoleId("start")
     separator_id = RoleId("separator")
@@ -206,6 +205,7 @@ class Tokenizer:
         added = [[token.content, token.single_word, token.lstrip, token.rstrip] for token in self._ordinary_added]
         frame = [layout.single, layout.pair, layout.pair_segments]
         form = {"kind": self.kind, "rules": self.rules(), "tokens": self._tokens, "added": added, "frame": frame}
+        form |= {} if self.target is None else {"target": self.target.fingerprint}
         text = json.dumps(form | {"specials": self.special_tokens.roles()}, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -213,11 +213,13 @@ class Tokenizer:
         """The files of a transformers tokenizer folder, by name; deterministic."""
         named = {key: self.special_tokens.roles()[role] for role, key in self.special_token_keys.items()}
         settings = {"tokenizer_class": self.transformers_classes[0]} | self.transformers_config() | named
+        target = self.target.files().items() if self.target else ()
         return {
             folder.CONFIG: folder.json_bytes(settings | {"model_max_length": self.max_length}),
             folder.SPECIAL_TOKENS_MAP: folder.json_bytes(named),
             folder.DEFINITION: self.backend.to_str(pretty=True).encode() + b"\n",
             **self.vocabulary_files(),
+            **{f"{folder.TARGET}{name}": content for name, content in target},
         }
 
     def save(self, path: str | Path, disk: Disk | None = None) -> None:
@@ -226,6 +228,17 @@ class Tokenizer:
         disk.make_folder(path)
         for name, content in self.files().items():
             disk.write_file(Path(path) / name, [content])
+
+    def with_target(self, target: Tokenizer) -> Self:
+        """The tokenizer of source texts whose target texts have a vocabulary of their own."""
+        roles = [{role: own for role, own in one._roles.items() if role != "mask"} for one in (self, target)]
+        if (self.kind, self.frame_ids, roles[0]) != (target.kind, target.frame_ids, roles[1]):
+            found = f"{self.kind} and {target.kind}"
+            raise ConfigError(f"source and target need tokenizers of the same kind and special tokens, found {found}")
+        other = object.__new__(type(self))  # subclasses have constructors of their own
+        vars(other).update(vars(self) | {"target": target})
+        vars(other).pop("fingerprint", None)  # which is cached
+        return other
 
     def chunker(self) -> Chunker:
         """How texts are split into independent chunks."""
@@ -261,9 +274,17 @@ class Tokenizer:
     def _encode_uncached(self, texts: list[str]) -> list[list[int]]:
         return encode_chunks(self.backend, texts)
 
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        parts = self.__reduce__()
+        return parts if self.target is None else (_build_pair, (*parts, self.target))
+
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild = partial(type(self), special_tokens=self.special_tokens, max_length=self.max_length)
         return rebuild, (self.backend,)
+
+
+def _build_pair(build: Callable[..., Tokenizer], arguments: tuple[Any, ...], target: Tokenizer) -> Tokenizer:
+    return build(*arguments).with_target(target)
 
 
 def _encoded(encoding: tokenizers.Encoding) -> types.Encoded:
@@ -301,34 +322,6 @@ class Token(NamedTuple):
     begin: int
     end: int
     word: int
-
-
-class PythonTokenizer(Tokenizer):
-    """A vocabulary and a rule written in Python. The backend holds only the vocabulary, not a tokenizer.json."""
-
-    special_token_keys: ClassVar[Mapping[str, str]] = BOS_KEYS
-
-    def __init__(self, tokens: Sequence[str], *, special_tokens: SpecialTokens, max_length: int) -> None:
-        ids = {token: number for number, token in enumerate(tokens)}
-        backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=special_tokens.unknown))
-        register_special_tokens(backend, special_tokens)
-        super().__init__(backend, special_tokens=special_tokens, max_length=max_length)
-
-    def tokenize(self, text: str) -> Iterable[Token]:
-        """The tokens of a text without lone surrogates; words are counted from 0."""
-        raise NotImplementedError
-
-    def encode(self, text: str, *, parse_special_tokens: bool = False) -> types.Encoded:
-        return self.spelled(text, self.encode_in_python(self.tokenize, text, parse_special_tokens=parse_special_tokens))
-
-    def encode_batch(self, texts: Sequence[str]) -> list[types.Encoded]:
-        return [self.encode(text) for text in texts]
-
-    def files(self) -> dict[str, bytes]:
-        return {name: content for name, content in super().files().items() if name != folder.DEFINITION}
-
-    def _encode_uncached(self, texts: list[str]) -> list[list[int]]:
-        return [[token.id for token in self.tokenize(text)] for text in texts]
 
 
 def _from_tokens(tokens: Iterable[Token]) -> types.Encoded:
@@ -371,7 +364,14 @@ def load(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
 
     `lowercase`: instead of the folder's setting. `notes` of the tokenizer say what is not evident from its files.
     """
-    contents = TokenizerFolder.open(path, lowercase=lowercase)
+    tokenizer = _load(TokenizerFolder.open(path, lowercase=lowercase))
+    if not Path(path, f"{folder.TARGET}{folder.CONFIG}").is_file():
+        return tokenizer
+    return tokenizer.with_target(_load(TokenizerFolder.open(path, lowercase=lowercase, prefix=folder.TARGET)))
+
+
+def _load(contents: TokenizerFolder) -> Tokenizer:
+    path, lowercase = contents.path, contents.lowercase
     contents.refuse_own_code()
     known = [kind(name).tokenizer for name in kinds()]
     named = [tokenizer for tokenizer in known if contents.class_name in tokenizer.transformers_classes]

@@ -160,7 +160,7 @@ class WordPiece(Tokenizer):
 
     @classmethod
     def from_folder(cls, contents: TokenizerFolder) -> WordPiece:
-        tokens = contents.vocabulary() if contents.definition else read_vocabulary(contents.path / "vocab.txt")
+        tokens = contents.vocabulary() if contents.definition else read_vocabulary(contents.file("vocab.txt"))
         rules = _rules(contents, tokens, named=contents.class_name in cls.transformers_classes)
         return cls.build(tokens, **rules, **cls.folder_options(contents))
 

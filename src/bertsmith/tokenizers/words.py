@@ -21,9 +21,10 @@ from numpy.typing import ArrayLike
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers.folder import MAX_LENGTH, TokenizerFolder, read_vocabulary, vocabulary_bytes
 from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER, Chunker, Word, split_words
+from bertsmith.tokenizers.python_tokenizer import PythonTokenizer
 from bertsmith.tokenizers.special_tokens import SpecialTokens
 from bertsmith.tokenizers.spelled_ids import SpelledIdEncoder
-from bertsmith.tokenizers.tokenizer import PythonTokenizer, Token
+from bertsmith.tokenizers.tokenizer import Token
 
 SPECIALS = SpecialTokens("<pad>", "<unk>", start="<s>", separator="</s>", end="</s>")
 VOCABULARY = "vocab.txt"
@@ -253,7 +254,7 @@ class Words(PythonTokenizer):
     def from_folder(cls, contents: TokenizerFolder) -> Words:
         get = contents.config.get
         rules = Rules(get("do_lower_case", True), get("unknowns", "one"), get("marks", False))
-        return cls(read_vocabulary(contents.path / VOCABULARY), word_rules=rules, max_length=contents.max_length())
+        return cls(read_vocabulary(contents.file(VOCABULARY)), word_rules=rules, max_length=contents.max_length())
 
     def rules(self) -> dict[str, Any]:
         return asdict(self.word_rules)

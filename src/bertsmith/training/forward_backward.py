@@ -37,6 +37,10 @@ class Trainable(Protocol):
     def compiles(self) -> bool:
         """Whether torch.compile and CUDA graphs suit it."""
 
+    @property
+    def threads_over_rows(self) -> bool:
+        """Whether its step on a CPU is loops over rows (`nn.row_threads`): operations outside of them are small."""
+
     def __call__(self, batch: Batch, state: State | None = None) -> Loss:
         """The loss of a corrupted batch; `state`: `Loss.state` of the batch before, for stateful encoders."""
 

@@ -40,7 +40,7 @@ class Plateau:
         As torch's `ReduceLROnPlateau` without a threshold; with `every`, as OpenNMT (Optim.py): once it was reduced,
         every evaluation reduces it further.
         """
-        state = self._state
+        state, before = self._state, self.factor
         if not self._reacts:
             return False
         if state.best is None or cost < state.best:
@@ -51,7 +51,7 @@ class Plateau:
             return False
         state.waited = 0
         state.reductions += 1
-        return True
+        return self.factor < before
 
     def state(self) -> dict[str, Any]:
         """Plain JSON; empty where nothing is to be remembered."""

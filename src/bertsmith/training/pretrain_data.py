@@ -71,10 +71,14 @@ class PretrainData:
 
     def with_vocabulary(self, recipe: Recipe) -> Recipe:
         """The recipe with the vocabulary size and padding token of this tokenizer."""
-        size = -(-self.tokenizer.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
-        vocabulary = {"vocab_size": size, "padding_id": self.tokenizer.padding_id}
+        vocabulary = {"vocab_size": _rows(self.tokenizer), "padding_id": self.tokenizer.padding_id}
         vocabulary |= {"unknown_id": self.tokenizer.unknown_id}
         known = {item.name for item in fields(recipe.encoder)}
+        if self.tokenizer.target is not None:
+            vocabulary["target_vocab_size"] = _rows(self.tokenizer.target)
+            if "target_vocab_size" not in known:
+                kind = type(recipe.encoder).__module__.rpartition(".")[2]
+                raise ConfigError(f"{self.folder} has a vocabulary of the target texts, which {kind} does not read")
         encoder = replace(recipe.encoder, **{name: value for name, value in vocabulary.items() if name in known})
         return replace(recipe, encoder=encoder)
 
@@ -117,6 +121,8 @@ class PretrainData:
             return []
         size = recipe.micro_batch_size or 32
         if recipe.by_column:
+            if shards.tokens + shards.documents < (getattr(recipe.packing, "mean_length", 0) or recipe.max_length):
+                return []
             size = min(size, recipe.eval_rows, max(shards.tokens // (MIN_WINDOWS * recipe.max_length), 1))
         packing = self._packing(recipe, shards, columns=size)
         rows = min(recipe.eval_rows, packing.rows_per_epoch)
@@ -134,10 +140,15 @@ class PretrainData:
         held_out = Shards.open(self.folder, "held-out")
         if not held_out.tokens:
             return None
-        size = self.tokenizer.vocab_size
+        size = (self.tokenizer.target or self.tokenizer).vocab_size
         counts = np.bincount(_predicted(self.shards, COUNTED), minlength=size) + 1.0
         scored = np.bincount(_predicted(held_out, SCORED), minlength=size)
         return float(-(scored * np.log(counts / counts.sum())).sum() / scored.sum())
+
+
+def _rows(tokenizer: Tokenizer) -> int:
+    """The rows of a token table."""
+    return -(-tokenizer.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
 def _predicted(shards: Shards, limit: int) -> NDArray[np.unsignedinteger[Any]]:

@@ -144,6 +144,8 @@ class Recipe:
             raise ConfigError(
                 "batch_size_warmup: the columns of packing.kind=columns are the rows of a step: leave it out"
             )
+        if self.vectors and self.start:
+            raise ConfigError(f"vectors={self.vectors} and start={self.start}: leave out one of them")
         check_precision(self.precision, self.compute)
         _check_seed(self.seed)
         _ = self.plan, self.batch_sizes  # raise where their settings are invalid

@@ -45,8 +45,10 @@ def flops_per_token(model: Model, *, length: int, labels: Mapping[str, float]) -
     """FLOPs of a token in rows of `length` tokens; `labels`: labels per token, by objective."""
     table, pooler = model.encoder.token_embeddings, getattr(model.encoder, "pooler", None)  # reads first tokens only
     weights: float = sum(_token_weights(part, length) for part in model.encoder.execution_order() if part is not pooler)
-    weights /= 1 + model.encoder.has_decoder  # a token is in the source or in the target, about as many in either
     objectives = [part for part in model.objectives.modules() if isinstance(part, Objective)]
+    heads = list(model.objectives.children())
+    weights *= not heads or any(head.reads_encoding for head in heads)
+    weights /= 1 + model.encoder.has_decoder  # a token is in the source or in the target, about as many in either
     weights *= 1 + sum(objective.reads_copy for objective in objectives)
     for objective in objectives:
         per_token = objective.per_token_modules()

@@ -118,6 +118,8 @@ def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer, *, matc
         f"{name} of {folder} is not used" for name in sorted({*map(_module, saved.keys() - weights.keys())} - heads)
     ]
     for part, auxiliary in model.auxiliary_models().items():
+        if any(f".{part}." in name for name in saved):  # a native folder holds it
+            continue
         beside = folder.parent / part / folder.name
         loaded = load_weights(auxiliary, beside, tokenizer, match_tokens=match_tokens) if beside.is_dir() else None
         notes += [f"the {part} is new"] if loaded is None else loaded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial, reduce
 from operator import add
 from typing import Any, cast
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from bertsmith.data.packing.packing import Packing
 from bertsmith.errors import ConfigError, DataError
+from bertsmith.nn.row_threads import one_thread_per_operation
 from bertsmith.training import optimizers
 from bertsmith.training.checkpoints import TrainingState, environment_changes
 from bertsmith.training.cuda_graphs import CudaGraphs, HostValues, StepOutput
@@ -62,8 +64,11 @@ class Trainer:
         self.weights = self.parallel.weights(model.layer_groups())
         self.optimizer = optimizer.build(self.weights)
         self.sharded = self.compute.fsdp and self.world.size > 1
-        if self.optimizer.sparse:
+        if self.optimizer.sparse and not self.forward_backward.uses_cuda_graphs:  # graphs have fixed shapes
             self.parallel.use_sparse_gradients()
+        over_rows = self.world.device.type == "cpu" and model.threads_over_rows
+        self._threads: Callable[[], AbstractContextManager[int | None]]
+        self._threads = one_thread_per_operation if over_rows else nullcontext
         if self.sharded and not self.optimizer.elementwise:
             name = type(optimizer).__module__.rpartition(".")[2]
             raise ConfigError(
@@ -104,7 +109,8 @@ class Trainer:
         rates = self._learning_rates(progress)
         if self._graphs is not None:
             rates = [None if rate is None else float(np.float32(rate)) for rate in rates]  # as on the device
-        output = self._train(self.batches(self.steps_done), rates)
+        with self._threads():
+            output = self._train(self.batches(self.steps_done), rates)
         values = DeviceValues(output.names, output.values, event)
         self.steps_done += 1
         self._warm_up()

@@ -11,6 +11,7 @@ import copy
 import json
 from typing import Any
 
+import adagrad_cases
 import cross_attention_cases
 import cross_entropy_cases
 import elementwise_cases
@@ -262,6 +263,7 @@ def main() -> None:
         "norm": norm_cases.all_errors(),
         "lstm": lstm_cases.all_errors(),
         "sampled softmax": sampled_softmax_cases.all_errors(),
+        "adagrad": adagrad_cases.all_errors(),
         "cross-attention": cross_attention_cases.all_errors(),
     }
     print(json.dumps({"attention": results, "fp8": fp8, **others}))

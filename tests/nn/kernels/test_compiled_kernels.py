@@ -26,7 +26,10 @@ CROSS = {
     "H": 8, "K": 64, "qk_scale": 0.18, "keep_scale": 1 / 0.9, "threshold": 429496730, "DROPOUT": True, "BLOCK_M": 64,
     "BLOCK_N": 64,
 }  # fmt: skip
-INTEGERS = {"S": "i32", "L": "i32", "q_stride": "i32", "T": "i32", "W": "i32", "size": "i32"}
+STRIDES = ("q", "gates", "before", "after", "outputs", "cells", "grad", "values")
+INTEGERS = dict.fromkeys(["S", "L", "T", "W", "size", *(f"{name}_stride" for name in STRIDES)], "i32")
+FLOATS = {"clip": "fp32", "epsilon": "fp32"}
+LSTM = {"H": 4096, "BLOCK": 1024}
 KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module.kernel, types of the pointers in order, constants
     "gelu": ("elementwise.gelu_kernel", "bf16 bf16", {"BLOCK_N": 4096, "TANH": False}),
     "gelu backward": (
@@ -104,6 +107,15 @@ KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module.kernel, types 
         {"H": 12, "K": 64, "BLOCK_M": 64, "scale": 16.0, "EVEN": False},
     ),
     "rotary": ("elementwise.rotary_kernel", "bf16 bf16 fp32 fp32", {"H": 12, "K": 64, "BLOCK_M": 64, "sign": 1.0}),
+    "gates of an LSTM": ("lstm.gates_forward_kernel", "bf16 fp32 fp32 fp32 bf16", LSTM),
+    "gates of an LSTM backward": ("lstm.gates_backward_kernel", "bf16 fp32 fp32 bf16 fp32", LSTM),
+    "clipping backward": ("lstm.clip_backward_kernel", "bf16 bf16", {"BLOCK": 1024}),
+    "sampled softmax": (
+        "sampled_softmax.sampled_softmax_kernel",
+        "bf16 fp32 fp32 i64 i64 i1 fp32 i1 fp32",
+        {"S": 8192, "BLOCK": 4096},
+    ),
+    "adagrad": ("adagrad.adagrad_kernel", "fp32 fp32 fp32 fp32 fp32 fp32", {"BLOCK": 1024}),
 }
 
 
@@ -117,12 +129,13 @@ def compiled(name: str, monkeypatch: pytest.MonkeyPatch, *, warps: int = 8, stag
     constants = {**constants, **more}
     module, _, function = path.partition(".")
     kernel = getattr(import_module(f"bertsmith.nn.kernels.{module}"), function)
-    others = [argument for argument in kernel.arg_names if argument not in constants and argument not in INTEGERS]
+    scalars = {**INTEGERS, **FLOATS}
+    others = [argument for argument in kernel.arg_names if argument not in constants and argument not in scalars]
     types = dict(zip(others, (f"*{kind}" for kind in pointers.split()), strict=True))
     types |= dict.fromkeys(constants, "constexpr")
-    types = {argument: types.get(argument) or INTEGERS[argument] for argument in kernel.arg_names}
+    types = {argument: types.get(argument) or scalars[argument] for argument in kernel.arg_names}
     indices = {(kernel.arg_names.index(argument),): value for argument, value in constants.items()}
-    aligned = [index for index, argument in enumerate(kernel.arg_names) if argument not in constants]
+    aligned = [index for index, argument in enumerate(kernel.arg_names) if argument not in {**constants, **FLOATS}]
     attributes = {(index,): [["tt.divisibility", 16]] for index in aligned}
     source = ASTSource(fn=kernel, signature=types, constexprs=indices, attrs=attributes)
     options = {"num_warps": warps, "num_stages": stages}

@@ -152,6 +152,14 @@ def test_sampled_softmax(shape: str, results: dict[str, Errors]) -> None:
     assert errors["correct"] >= 1
 
 
+@pytest.mark.parametrize("shape", ["whole blocks", "partial last block", "less than a block"])
+def test_adagrad(shape: str, results: dict[str, Errors]) -> None:
+    errors = results["adagrad"][shape]
+    assert errors["weights"] < 1e-6
+    assert errors["sums"] < 1e-6
+    assert errors["skipped"] == 0
+
+
 PACKED = ["one pair per row", "padding on both sides", "several pairs per row", "padding of the target alone"]
 
 

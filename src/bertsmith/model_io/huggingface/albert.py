@@ -29,9 +29,9 @@ class Albert(family.Family):
         return f"{PREFIX}pooler"
 
     def has_class(self, config: TransformerConfig) -> bool:
-        """transformers shares complete blocks or none, and has no causal attention."""
+        """transformers shares complete blocks or none, and has neither causal attention nor rotary positions."""
         assert isinstance(config, albert.Config)
-        return config.sharing in ("all", "none") and not config.causal
+        return super().has_class(config) and config.sharing in ("all", "none") and not config.causal
 
     def read_encoder(self, reader: ConfigReader, shapes: family.Shapes) -> TransformerConfig:
         """See `Family.read_encoder`; groups and inner layers are checked against the weights."""

@@ -169,8 +169,8 @@ class Family:
         return next((name for name, heads in self.architectures.items() if set(heads) == wanted), "")
 
     def has_class(self, config: TransformerConfig) -> bool:
-        """Whether transformers has a class for such an encoder."""
-        return True
+        """Whether transformers has a class for such an encoder; most have learned positions only."""
+        return config.positions == "learned"
 
     def stored_constants(self, config: TransformerConfig) -> dict[str, Tensor]:
         """Constants that transformers expects in a folder."""

@@ -31,7 +31,7 @@ class Gpt(family.Family):
     def has_class(self, config: TransformerConfig) -> bool:
         """transformers' feed-forward is four times as wide as the model, and its GELU is approximated."""
         shape = config.inner == 4 * config.width and config.activation in ACTIVATIONS.values()
-        return shape and config.causal and not (config.segment_types or config.pooler)
+        return super().has_class(config) and shape and config.causal and not (config.segment_types or config.pooler)
 
     def architecture_of(self, objectives: Collection[str]) -> str:
         """Multiple choice has a class with a language model only, whose head has no weights of its own."""

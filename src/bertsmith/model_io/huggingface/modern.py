@@ -26,7 +26,7 @@ class Modern(family.Family):
     def has_class(self, config: TransformerConfig) -> bool:
         """transformers has ModernBERT's pre-norm, gated, rotary layers, with or without biases."""
         assert isinstance(config, modern.Config)
-        chosen = config.norm == "before" and config.gated and config.rotary
+        chosen = config.norm == "before" and config.gated and config.positions == "rotary"
         return chosen and not (config.segment_types or config.pooler or config.causal)
 
     def stored_heads(self, names: Iterable[str], *, causal: bool) -> set[str]:

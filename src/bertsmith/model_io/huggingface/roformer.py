@@ -22,6 +22,10 @@ POSITIONS = "max_position_embeddings"
 class RoFormer(family.SummaryFamily):
     """BERT's weight names except for the heads; sines and cosines of positions are stored."""
 
+    def has_class(self, config: TransformerConfig) -> bool:
+        """Its positions are always rotary."""
+        return True
+
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """BERT's; embeddings are as wide as the blocks, and values are not rotated."""
         reader.require("rotary_value", False)

@@ -95,7 +95,8 @@ def sampled_softmax(
     `own_R`: the logits of the labels `target_R` in float32; those of the sampled tokens are products with `table_SP`
     plus `bias_S` in float32.
     """
-    loss, correct_R = _SampledSoftmax.apply(
-        x_RP.contiguous(), own_R.float(), table_SP, bias_S.float(), sampled_S, target_R, known_R
-    )
+    with torch.autocast(x_RP.device.type, enabled=False):  # products are in the type of x_RP, as in the backward
+        loss, correct_R = _SampledSoftmax.apply(
+            x_RP.contiguous(), own_R.float(), table_SP, bias_S.float(), sampled_S, target_R, known_R
+        )
     return loss, correct_R

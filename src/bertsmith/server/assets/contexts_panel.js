@@ -34,13 +34,13 @@ function marked({ text, start, end }) {
   return [all.slice(0, start).join(""), element("mark", {}, all.slice(start, end).join("")), all.slice(end).join("")];
 }
 
-// The sentences as a matrix of similarities; the cell of the nearest other sentence of each row is bold.
+// The sentences as a matrix of similarities; the cell of the nearest other sentence of each row is bold, unless all are equally near.
 function table(model, { layer, sentences, similarity }) {
   const head = element("tr", {}, element("th", { scope: "col" }, `${model.name}, layer ${layer}`), ...sentences.map((_, number) => element("th", { scope: "col" }, String(number + 1))));
   const rows = sentences.map((sentence, row) => {
-    const others = similarity[row].filter((_, column) => column !== row), nearest = Math.max(...others);
+    const others = similarity[row].filter((_, column) => column !== row), nearest = Math.max(...others), differ = nearest - Math.min(...others) >= 0.005;
     const cells = similarity[row].map((value, column) => {
-      const cell = element("td", { class: column === row ? "faint" : "" }, column === row || value < nearest ? value.toFixed(2) : element("b", {}, value.toFixed(2)));
+      const cell = element("td", { class: column === row ? "faint" : "" }, column === row || value < nearest || !differ ? value.toFixed(2) : element("b", {}, value.toFixed(2)));
       cell.style.background = `color-mix(in srgb, var(--c0) ${(Math.max(value, 0) * 45).toFixed(0)}%, transparent)`;
       return cell;
     });

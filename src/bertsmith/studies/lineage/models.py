@@ -229,6 +229,4 @@ def share_of(model: LineageModel, size: Size) -> float:
 def recipe_of(stage: Stage, *, minutes: float, seed: int, start: str, more: Sequence[str]) -> Recipe:
     """The recipe of a stage; `more`: settings that every run of the study has."""
     changes = [*stage.changes, *([f"start={start}"] if start else ()), f"seed={seed}", *more]
-    family = stage.recipe.partition("/")[0]
-    name = stage.recipe if stage.recipe in recipes.names() else f"{family}/tiny"  # quick ones that are not there yet
-    return with_overrides(recipes.find(name), [*changes, f"minutes={minutes * stage.share:g}"])
+    return with_overrides(recipes.find(stage.recipe), [*changes, f"minutes={minutes * stage.share:g}"])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import ConfigError
+from bertsmith.nn.row_threads import for_parts
 from bertsmith.training.optimizers import LearningRates, Optimizer, Weight, load_by_name, on_device, trainable
 
 
@@ -51,19 +52,36 @@ class Adagrad(Optimizer):
                     weight.tensor.mul_(1 - factor * self.config.weight_decay * (1 - skip))
                 self._update(weight.tensor, sums, gradient, factor, divisor, skip)
                 continue
-            rows_U = gradient.indices()[0]
-            values_UD, sums_UD = weight.tensor.index_select(0, rows_U), sums.index_select(0, rows_U)
-            self._update(values_UD, sums_UD, gradient.values(), factor, divisor, skip)
-            weight.tensor.index_copy_(0, rows_U, values_UD)
-            sums.index_copy_(0, rows_U, sums_UD)
+            self._update_rows(weight.tensor, sums, gradient, factor, divisor, skip)
+
+    def _update_rows(
+        self, table: Tensor, sums: Tensor, gradient: Tensor, rate: Tensor, divisor: Tensor, skip: Tensor
+    ) -> None:
+        """The rows of a sparse gradient, in place."""
+        rows_U, gradient_UD = gradient.indices()[0], gradient.values()
+
+        def part(first: int, last: int) -> None:
+            some_U = rows_U[first:last]
+            values_UD, sums_UD = table.index_select(0, some_U), sums.index_select(0, some_U)
+            self._update(values_UD, sums_UD, gradient_UD[first:last], rate, divisor, skip)
+            table.index_copy_(0, some_U, values_UD)
+            sums.index_copy_(0, some_U, sums_UD)
+
+        for_parts(part, len(rows_U), table.device)
 
     def _update(
         self, values: Tensor, sums: Tensor, gradient: Tensor, rate: Tensor, divisor: Tensor, skip: Tensor
     ) -> None:
         """In place."""
-        gradient = torch.where(skip > 0, 0.0, gradient / divisor)  # a skipped gradient may be infinite
+        if values.is_cuda and values.dtype == torch.float32 and values.is_contiguous():
+            from bertsmith.nn.kernels import adagrad  # imports triton
+
+            epsilon = self.config.epsilon
+            adagrad.update(values, sums, gradient, rate=rate, divisor=divisor, skip=skip, epsilon=epsilon)
+            return
+        gradient = _scaled(gradient, divisor, skip)
         sums.addcmul_(gradient, gradient)
-        values.sub_(gradient.mul_(rate).div_(sums.sqrt().add_(self.config.epsilon)))
+        values.addcdiv_(gradient * -rate, sums.sqrt().add_(self.config.epsilon))
 
     def state(self) -> dict[str, Tensor]:
         """`sums/name`."""
@@ -71,3 +89,10 @@ class Adagrad(Optimizer):
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         self.sums = load_by_name(state, "sums", self.weights)
+
+
+def _scaled(gradient: Tensor, divisor: Tensor, skip: Tensor) -> Tensor:
+    """The clipped gradient; zeros where the step is skipped, whose gradient may be infinite."""
+    if skip.device.type == "cpu" and divisor == 1 and not skip:
+        return gradient
+    return torch.where(skip > 0, 0.0, gradient / divisor)
