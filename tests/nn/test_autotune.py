@@ -96,7 +96,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "bert": lambda: pretraining_model(layers=2, width=32, heads=2),
     "albert": lambda: meta_model("albert"),
     "albert, attention shared": lambda: meta_model("albert", sharing="attention"),
-    "pre-norm": lambda: meta_model("modern", gated=False, rotary=False, biases=True),
+    "pre-norm": lambda: meta_model("modern", gated=False, positions="learned", biases=True),
 }
 
 

@@ -70,14 +70,20 @@ def test_a_resumed_run_has_the_same_reduced_learning_rates(road: Path) -> None:
     assert [step["learning_rate"] for step in steps(road / "flat-again")] == rates[4:]
 
 
-def test_fixed_word_vectors_of_a_file(road: Path) -> None:
-    """Words without a vector have zeros; training changes neither."""
-    vectors = np.random.default_rng(0).normal(size=(3, 32)).astype(np.float32)
-    (road / "vectors.txt").write_bytes(b"".join(vector_chunks(["eins", "zwei", "beyond"], vectors, "glove")))
+@pytest.fixture(scope="module")
+def vectors(road: Path) -> np.ndarray:
+    """The vectors of three words, in the file `vectors.txt`; the model `fixed` has them."""
+    rows = np.random.default_rng(0).normal(size=(3, 32)).astype(np.float32)
+    (road / "vectors.txt").write_bytes(b"".join(vector_chunks(["eins", "zwei", "beyond"], rows, "glove")))
     where = ["-d", road / "shards", "-o", road / "fixed", "--device", "cpu"]
     settings = [*TINY, "encoder.fixed_embeddings=true", f"vectors={road / 'vectors.txt'}", "steps=2", "eval_rows=8"]
     with threads(1):
         done("pretrain", "cove/tiny", *where, *settings)
+    return rows
+
+
+def test_fixed_word_vectors_of_a_file(road: Path, vectors: np.ndarray) -> None:
+    """Words without a vector have zeros; training changes neither."""
     model = load(road / "fixed", device="cpu")
     table = model.model.encoder.token_embeddings
     rows = [int(model.tokenizer.encode(word).ids[0]) for word in ("eins", "zwei", "drei")]
@@ -85,7 +91,7 @@ def test_fixed_word_vectors_of_a_file(road: Path) -> None:
     assert not table[rows[2]].any()
 
 
-def test_words_of_the_file_are_added_to_the_vocabulary(road: Path) -> None:
+def test_words_of_the_file_are_added_to_the_vocabulary(road: Path, vectors: np.ndarray) -> None:
     """The logits of the target's tokens do not change, and a task's texts may contain every word of the file."""
     before = load(road / "fixed", device="cpu")
     result = done("extend", road / "fixed", "--vectors", road / "vectors.txt", "-o", road / "extended")
@@ -96,7 +102,6 @@ def test_words_of_the_file_are_added_to_the_vocabulary(road: Path) -> None:
     heads = [one.model.objectives["translation"] for one in (model, before)]
     assert torch.allclose(heads[0].logits(x, None), heads[1].logits(x, None)[:, :size], atol=1e-6)
     assert model.tokenizer.vocab_size == size + 1
-    vectors = np.random.default_rng(0).normal(size=(3, 32)).astype(np.float32)
     (number,) = model.tokenizer.encode("beyond").ids
     assert torch.equal(model.model.encoder.token_embeddings[int(number)], torch.from_numpy(vectors[2]))
     with pytest.raises(BertsmithError, match=r"has trained word vectors, to which others cannot be added: train"):
