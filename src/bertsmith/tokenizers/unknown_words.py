@@ -54,7 +54,7 @@ def check_unknown_words(
     words: str = "the words",
     question: str = "is it the tokenizer of this language?",
 ) -> float:
-    """The share of unknown words of a sample of the texts; an `UnknownWordsWarning` if it exceeds 2 %, or 25 % of whole words."""
+    """The share of unknown words of a sample of the texts; an `UnknownWordsWarning` if it exceeds the limit."""
     if tokenizer.open_vocabulary:
         return 0.0
     unknown = unknown_words(tokenizer, texts)
