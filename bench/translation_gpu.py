@@ -143,7 +143,7 @@ def compare(
 
 @contextmanager
 def reported(name: str) -> Iterator[None]:
-    """Prints an error and goes on."""
+    """Prints an error and continues."""
     try:
         yield
     except Exception as error:  # one candidate must not end the others

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import pickle
 import random
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bertsmith.errors import ConfigError, DataError, UnknownWordsWarning
+from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers import training
 from bertsmith.tokenizers.pretokenization import split_words
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.tokenizers.unknown_words import check_unknown_words
 from bertsmith.tokenizers.words import Config, Marker, Words, add_markers, remove_markers, word_shape
 
 TEXT = "The smith said no no no: NASA's state-of-the-art hammer cost 1,000.50 dollars!!! Sooo hot. " * 3
@@ -209,12 +207,3 @@ def test_a_vocabulary_of_another_setting_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"marks": True}))
     with pytest.raises(DataError, match="must begin with <pad>"):
         load(tmp_path)
-
-
-def test_some_unknown_words_are_expected_of_a_vocabulary_of_words() -> None:
-    tokenizer = learn()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert check_unknown_words(tokenizer, ["the smith said no hammer hot cost anvil"]) == 1 / 8
-    with pytest.warns(UnknownWordsWarning, match="50 % of the words are unknown to this tokenizer, e.g. anvil"):
-        check_unknown_words(tokenizer, ["the anvil"])

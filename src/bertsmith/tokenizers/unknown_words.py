@@ -20,7 +20,6 @@ GROUP = 16  # texts that are encoded at once
 EXAMPLES = 3
 MOST_SHOWN = 40  # characters of an example in a warning
 LIMIT = 0.02  # largest share of unknown words without a warning
-WORD_LIMIT = 0.25  # of a vocabulary of whole words, which never has those of other texts
 
 
 class UnknownWords(NamedTuple):
@@ -54,11 +53,11 @@ def check_unknown_words(
     words: str = "the words",
     question: str = "is it the tokenizer of this language?",
 ) -> float:
-    """The share of unknown words of a sample of the texts; an `UnknownWordsWarning` if it exceeds the limit."""
+    """The share of unknown words of a sample of the texts; an `UnknownWordsWarning` if it exceeds 2 %."""
     if tokenizer.open_vocabulary:
         return 0.0
     unknown = unknown_words(tokenizer, texts)
-    if unknown.share > (WORD_LIMIT if tokenizer.kind == "words" else LIMIT):
+    if unknown.share > LIMIT:
         cut = [word if len(word) <= MOST_SHOWN else f"{word[:MOST_SHOWN]}…" for word in unknown.examples]
         shown = ", ".join("".join(char if char.isprintable() else "\ufffd" for char in word) for word in cut)
         message = f"{100 * unknown.share:.0f} % of {words} are unknown to this tokenizer, e.g. {shown}: {question}"
