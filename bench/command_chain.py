@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.ten_minutes.pipeline import run_parts, run_subprocess
+from bertsmith.errors import BertsmithError
+from bertsmith.training.clock import stop_after
+
+
+def add_options(parser: argparse.ArgumentParser, stages: Sequence[str]) -> None:
+    """The options of every study in stages."""
+    parser.add_argument("--only", nargs="+", choices=stages, default=stages)
+    parser.add_argument("--set", action="append", default=[], metavar="STAGE:SETTING=VALUE")
+    parser.add_argument("--stop-after", type=float, default=0.0, metavar="SECONDS", help="0: never")
+    parser.add_argument("--device", default="auto")
+
+
+def run_stages(make: Callable[[argparse.Namespace], object], options: argparse.Namespace, stages: Sequence[str]) -> int:
+    """Calls the methods of a study that are chosen stages, in order; returns the exit status."""
+    try:
+        with stop_after(options.stop_after):
+            study = make(options)
+            for stage in (stage for stage in stages if stage in options.only):
+                getattr(study, stage)()
+    except BertsmithError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
 
 
 class CommandChain:

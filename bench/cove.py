@@ -24,9 +24,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.command_chain import CommandChain
-from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.training.clock import stop_after
+from bench.command_chain import CommandChain, add_options, run_stages
+from bertsmith.errors import ConfigError, DataError
 
 STAGES = ("vectors", "translation", "tasks")
 CORPUS = "en-wiki-1.txt"
@@ -51,23 +50,12 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("work", type=Path)
-    parser.add_argument("--only", nargs="+", choices=STAGES, default=STAGES)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="runs of tasks at a time")
-    parser.add_argument("--set", action="append", default=[], metavar="STAGE:SETTING=VALUE")
-    parser.add_argument("--stop-after", type=float, default=0.0, metavar="SECONDS", help="0: never")
-    parser.add_argument("--device", default="auto")
+    add_options(parser, STAGES)
     options = parser.parse_args(words)
-    try:
-        with stop_after(options.stop_after):
-            study = Study(options)
-            for stage in (stage for stage in STAGES if stage in options.only):
-                getattr(study, stage)()
-    except BertsmithError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return run_stages(Study, options, STAGES)
 
 
 class Study:

@@ -35,9 +35,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.command_chain import CommandChain
-from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.training.clock import stop_after
+from bench.command_chain import CommandChain, add_options, run_stages
+from bertsmith.errors import ConfigError, DataError
 
 STAGES = ("general", "target", "classify", "labels", "table")
 DIRECTIONS = ("forward", "backward")
@@ -55,20 +54,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("work", type=Path)
     parser.add_argument("--file", type=Path, default=Path(__file__).with_suffix(".toml"))
     parser.add_argument("--direction", choices=DIRECTIONS, default="forward")
-    parser.add_argument("--only", nargs="+", choices=STAGES, default=STAGES)
-    parser.add_argument("--set", action="append", default=[], metavar="STAGE:SETTING=VALUE")
-    parser.add_argument("--stop-after", type=float, default=0.0, metavar="SECONDS", help="0: never")
-    parser.add_argument("--device", default="auto")
+    add_options(parser, STAGES)
     options = parser.parse_args(words)
-    try:
-        with stop_after(options.stop_after):
-            study = Study(options)
-            for stage in (stage for stage in STAGES if stage in options.only):
-                getattr(study, stage)()
-    except BertsmithError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return run_stages(Study, options, STAGES)
 
 
 class Study:
