@@ -6,7 +6,7 @@ Variants: `plain` is a Python loop of torch operations under autograd; `kernels`
 graphs; `graphs` with them, as in training. Values and gradients are compared first. Rounds are interleaved. A step is
 that of `Trainer`: forward, backward, gradient norm and Adagrad. Then the time of each part alone, and one table of all
 medians. A variant that fails prints its error, and the others continue. Without a GPU it runs a small model, to check
-the script. The words of the text are random: `bench/pretrain_speed.py SHARDS elmo/original` measures training on shards.
+the script. The words of the text are random: `bench/pretrain_speed.py SHARDS elmo/original` measures runs on shards.
 """
 
 from __future__ import annotations
