@@ -1,22 +1,24 @@
 """ULMFiT from text to a table: language model, target language model, classifier, forward and backward, few labels.
 
-    PYTHONPATH=src:. python -m bench.ulmfit imdb DATA WORK [--direction forward] [--only general target classify labels]
-        [--set STAGE:SETTING=VALUE]... [--stop-after 540] [--device cuda]
+    PYTHONPATH=src:. python -m bench.ulmfit imdb DATA WORK [--direction forward]
+        [--only text general target classify labels] [--set STAGE:SETTING=VALUE]... [--stop-after 540] [--device cuda]
     PYTHONPATH=src:. python -m bench.ulmfit imdb DATA WORK --only table
 
 DATA has the files that `ulmfit.toml` names, compressed or not. Every stage is one or several commands of bertsmith,
 which are printed. The same call skips finished stages and resumes the others; `--stop-after` saves and ends it in time,
 with exit status 75.
 
-- `general`: tokenizer, shards and language model of general text, of those of its files that DATA has.
-- `target`: the same of the texts of the task, from the general model.
+- `text`: tokenizers, shards and examples, which both directions read: of the general files those that DATA has.
+- `general`: the language model of general text.
+- `target`: that of the texts of the task, from the general model.
 - `classify`: the classifier, and its probabilities of the test examples in WORK/predictions-DIRECTION.jsonl.
 - `labels`: few labels, from the target language model and from random weights, with 5,000 test examples.
 - `table`: error on test of each direction whose probabilities are in WORK, and of their mean, which is what
   `bertsmith evaluate` computes for an ensemble; so the directions may be trained on different machines.
 
-`<br />` in texts becomes a line break. A call needs only the files of DATA whose stages are not finished. The stages of
-one direction share WORK; of it, a machine that keeps nothing must give back only predictions-*.jsonl and labels-*.
+`<br />` in texts becomes a line break. A call needs only the files of DATA whose stages are not finished. After `text`,
+both directions may run at the same time in one WORK; a machine that keeps nothing must give back only
+predictions-*.jsonl and labels-*.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from typing import Any
 from bench.command_chain import CommandChain, add_options, run_stages
 from bertsmith.errors import ConfigError, DataError
 
-STAGES = ("general", "target", "classify", "labels", "table")
+STAGES = ("text", "general", "target", "classify", "labels", "table")
 DIRECTIONS = ("forward", "backward")
 OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 # of the study of few labels; a run is scored on dev when it ends, and nothing is selected on it
@@ -77,25 +79,28 @@ class Study:
         self.direction: str = options.direction
         self.chain = CommandChain(self.work)
 
-    def general(self) -> None:
-        """The language model of general text."""
+    def text(self) -> None:
+        """Tokenizers, shards and examples."""
         if not self.chain.is_done("general-shards"):
             found = [self._found(name) for name in self.files["general"]]
             corpus = [path for path in found if path] or [self._find(self.files["general"][0])]
             self._shards("general", corpus)
-        self._language_model("general", "awd_lstm/quick", [])
-
-    def target(self) -> None:
-        """The language model of the texts of the task."""
         if not self.chain.is_done("target-shards"):
             corpus = self.work / "texts.jsonl"
             write_rows(corpus, ({"text": row["text"]} for name in self.files["texts"] for row in self._rows(name)))
             self._shards("target", [corpus])
+        self._write_examples()
+
+    def general(self) -> None:
+        """The language model of general text."""
+        self._language_model("general", "awd_lstm/quick", [])
+
+    def target(self) -> None:
+        """The language model of the texts of the task."""
         self._language_model("target", "awd_lstm/target", ["--start", self._run("general")])
 
     def classify(self) -> None:
         """The classifier, and its probabilities of the test examples."""
-        self._write_examples()
         run, predictions = self._run("classifier"), self._predictions(self.direction)
         files = ["-t", "classification", "--train", self.work / "train.jsonl"]
         how = [*self.device, *self.settings["classify"]]
@@ -106,7 +111,6 @@ class Study:
 
     def labels(self) -> None:
         """The study of few labels."""
-        self._write_examples()
         splits = [word for name, file in FEW_LABELS.items() for word in (f"--{name}", self.work / file)]
         study = ["-m", f"target={self._run('target')}", "--from-scratch", "-t", "classification", *splits]
         study += ["-o", self.work / f"labels-{self.direction}", "-q", *self.device, *self.settings["labels"]]
