@@ -197,10 +197,10 @@ def test_finished_pre_training_serves_another_task(base: Path, tmp_path: Path, u
     both = (Trial("classification", base / "own", SMALL), Trial("tagging", base / "tags", SMALL))
     result = lineage(study_of(base, tmp_path / "s", models=("bert",), seeds=1, tasks=both), quiet=True)
     assert {*result["rows"][0]["cells"]} == {"classification", "tagging"}
-    headings, rows = table.main_columns(result)
-    assert headings[-1] == "Mean"
+    main = table.main_table(result)
+    assert main.headings[-1] == "Mean"
     means = [result["rows"][0]["cells"][task]["score"]["mean"] for task in ("classification", "tagging")]
-    assert rows[1][-1] == f"{50 * sum(means):.1f}"
+    assert main.rows[1][-1] == f"{50 * sum(means):.1f}"
 
 
 def test_a_stopped_study_resumes(base: Path, tmp_path: Path, untrained: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +245,7 @@ def test_what_a_model_cannot_do_is_an_empty_field(
     assert "nonsense" in result["rows"][0]["cells"]["classification"]["reason"]
     (line,) = [line for line in table.notes(result) if "BERT" in line]
     assert line.startswith("BERT on classification is empty: ")
-    assert table.main_columns(result)[1][1][-1] == table.EMPTY
+    assert table.main_table(result).rows[1][-1] == table.EMPTY
 
 
 def test_runs_in_parallel_have_the_same_scores(base: Path, tmp_path: Path, untrained: None) -> None:

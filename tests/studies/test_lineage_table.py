@@ -62,7 +62,8 @@ def sample_table() -> dict[str, Any]:
 
 def test_the_table_says_what_is_missing_and_what_each_figure_is() -> None:
     shown = sample_table()
-    headings, rows = table.main_columns(shown)
+    main = table.main_table(shown)
+    headings, rows = main.headings, main.rows
     assert headings == ["Model", "Idea", "Minutes", "Nats/byte", "Figure", "x, f1", "y, f1", "Mean"]
     assert rows[0] == ["(no model)", "–", "–", "–", "–", "40.0", "40.0", "–"]
     assert rows[1] == ["GPT-1", "fine-tuned", "1", "1.250", "likelihood", "50.0 ± 10.0", "–", "–"]
@@ -73,7 +74,7 @@ def test_the_table_says_what_is_missing_and_what_each_figure_is() -> None:
     assert any("GPT-1 10.0%" in line for line in notes)
     assert not any("devices" in line or "trained on" in line for line in notes)
     assert notes[-1] == "1 field is not finished (…): the same command resumes."
-    assert table.added_columns(shown)[1] == [["GPT-1", "BERT", "<b>", "+25.0 ± 11.2", "–", "–"]]
+    assert table.added_table(shown).rows == [["GPT-1", "BERT", "<b>", "+25.0 ± 11.2", "–", "–"]]
     text = table.markdown(shown)
     assert "| GPT-1 | fine-tuned | 1 | 1.250 | likelihood | 50.0 ± 10.0 | – | – |" in text
     assert "| BERT | gpt/tiny (1 min) | 7 | 99 | 1.00e+09 | 60 | 0 | 2 |" in text
