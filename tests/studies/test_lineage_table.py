@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_fixtures import IN_A_BROWSER, open_pages, running_browser, unfolded
+from browser_fixtures import IN_A_BROWSER, check_phone_and_screen
 
 from bertsmith.studies.lineage import table
 from bertsmith.studies.lineage.page import write_page
@@ -102,11 +102,4 @@ class TestInABrowser:
     pytestmark = IN_A_BROWSER
 
     def test_the_page_fits_a_phone(self, tmp_path: Path) -> None:
-        page = write_page(sample_table(), tmp_path / "p.html")
-        with running_browser() as browser, open_pages(browser, {"p": page}) as opened:
-            for width, scheme in ((390, "dark"), (1280, "light")):
-                one = opened("p", viewport={"width": width, "height": 800}, color_scheme=scheme)
-                assert one.locator("figure svg text").first.bounding_box()["height"] > 10
-                found, light, size = unfolded(one, tmp_path / f"{width}.png")
-                assert (found, light) == (width, scheme == "light")
-                assert size > 10_000
+        check_phone_and_screen(write_page(sample_table(), tmp_path / "p.html"), tmp_path)
