@@ -17,13 +17,13 @@ from threads import threads
 
 from bertsmith import config, recipes
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StoppedError
-from bertsmith.studies.ablations import Trial
 from bertsmith.studies.lineage import pretraining, table, tasks
 from bertsmith.studies.lineage.models import MODELS, PAIRS, SIZES, STAGES, TOKENIZERS, share_of, stages_of
 from bertsmith.studies.lineage.settings import LineageConfig, split_changes
 from bertsmith.studies.lineage.study import lineage, part_names
 from bertsmith.studies.lineage.tasks import TaskRun, task_facts
 from bertsmith.studies.lineage.text import judged_texts
+from bertsmith.studies.task_setup import TaskSetup
 from bertsmith.system.durable import read_checksummed_json
 
 SMALL = ("epochs=1", "batch_size=16", "max_length=32")
@@ -64,7 +64,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def study_of(base: Path, output: Path, **changes: Any) -> LineageConfig:
     given: dict[str, Any] = {
         "text": (str(base / "text.txt"),),
-        "tasks": (Trial("classification", base / "own", SMALL),),
+        "tasks": (TaskSetup("classification", {"data": base / "own"}, SMALL),),
         "output": output,
         "minutes": 0.01,
         "size": "tiny",
@@ -194,7 +194,10 @@ def test_a_study_writes_its_table_and_is_not_repeated(
 
 def test_finished_pre_training_serves_another_task(base: Path, tmp_path: Path, untrained: None) -> None:
     lineage(study_of(base, tmp_path / "s", models=("bert",), seeds=1), only=("text", "pretrain"), quiet=True)
-    both = (Trial("classification", base / "own", SMALL), Trial("tagging", base / "tags", SMALL))
+    both = (
+        TaskSetup("classification", {"data": base / "own"}, SMALL),
+        TaskSetup("tagging", {"data": base / "tags"}, SMALL),
+    )
     result = lineage(study_of(base, tmp_path / "s", models=("bert",), seeds=1, tasks=both), quiet=True)
     assert {*result["rows"][0]["cells"]} == {"classification", "tagging"}
     main = table.main_table(result)
@@ -265,7 +268,10 @@ def test_mistakes_are_found_before_anything_is_trained(base: Path, tmp_path: Pat
     with pytest.raises(ConfigError, match="--only tasks/gpt is not a part of this study: name text, pretrain"):
         lineage(study_of(base, tmp_path), only=("tasks/gpt",), quiet=True)
     with pytest.raises(ConfigError, match="epochz"):
-        lineage(study_of(base, tmp_path, tasks=(Trial("classification", base / "own", ("epochz=1",)),)), quiet=True)
+        lineage(
+            study_of(base, tmp_path, tasks=(TaskSetup("classification", {"data": base / "own"}, ("epochz=1",)),)),
+            quiet=True,
+        )
     with pytest.raises(ConfigError, match="epochz"):
         lineage(study_of(base, tmp_path, changes=("bert:epochz=1",)), quiet=True)
     with pytest.raises(BertsmithError, match="has 0 marked words"):
@@ -273,7 +279,7 @@ def test_mistakes_are_found_before_anything_is_trained(base: Path, tmp_path: Pat
     with pytest.raises(ConfigError, match="pretrain/bert is not finished"):
         lineage(study_of(base, tmp_path / "s", models=("bert",)), only=("tasks",), quiet=True)
     with pytest.raises(DataError):
-        task_facts(Trial("classification", base / "missing"))
+        task_facts(TaskSetup("classification", {"data": base / "missing"}))
     few = study_of(base, tmp_path / "t", models=("bert",), held_out=0.001)
     assert not (tmp_path / "t").exists()
     with pytest.raises(DataError, match="are held out to judge the models"):

@@ -93,10 +93,11 @@ def ablate(
     """Compare pre-trained models on several tasks. All are fine-tuned alike, as in table 5 of the BERT paper."""
     from bertsmith.reports import terminal_runs
     from bertsmith.studies.ablations import ablate as study
-    from bertsmith.studies.ablations import candidates, trials
+    from bertsmith.studies.ablations import candidates
+    from bertsmith.studies.task_setup import task_setups
 
     options = sweep_options(learning_rates, seeds, jobs, device, quiet or as_json)
-    result = study(candidates(models), trials(task, data, settings or []), output, **options)
+    result = study(candidates(models), task_setups(task, data, settings or []), output, **options)
     opt.print_result(result, as_json, lambda: terminal_runs.ablations(result))
 
 
@@ -120,11 +121,11 @@ def lm_features(
 ) -> None:
     """Compare uses of frozen language models in a task network: position, models, layers, mix, as in TagLM and ELMo."""
     from bertsmith.reports import terminal_runs
-    from bertsmith.studies.ablations import trials
     from bertsmith.studies.lm_features import lm_features as study
+    from bertsmith.studies.task_setup import task_setups
 
-    options = sweep_options(learning_rates, seeds, jobs, device, quiet or as_json)
-    result = study(model, features, trials(task, data, settings or []), output, table=table, **options)
+    options = sweep_options(learning_rates, seeds, jobs, device, quiet or as_json) | {"table": table}
+    result = study(model, features, task_setups(task, data, settings or []), output, **options)
     opt.print_result(result, as_json, lambda: terminal_runs.ablations(result))
 
 
@@ -189,10 +190,10 @@ def lineage(
     as_json: opt.Json = False,
 ) -> None:
     """Compare all models from word vectors to ELECTRA: the same text, the same minutes, the same tasks, one table."""
-    from bertsmith.studies.ablations import trials
     from bertsmith.studies.lineage.settings import LineageConfig, split_changes
     from bertsmith.studies.lineage.study import lineage as study
     from bertsmith.studies.lineage.table import show
+    from bertsmith.studies.task_setup import task_setups
     from bertsmith.training.sweep import parse_learning_rates
 
     of_models, of_tasks = split_changes(settings or [])
@@ -201,7 +202,7 @@ def lineage(
     given |= {"jobs": jobs, "device": device, "changes": tuple(of_models), "size": size}
     given |= {"learning_rates": tuple(parse_learning_rates(learning_rates))}
     given |= {"sentences": tuple(sentence)} if sentence else {}
-    chosen = LineageConfig(text=tuple(text), tasks=tuple(trials(task, data, of_tasks)), output=output, **given)
+    chosen = LineageConfig(text=tuple(text), tasks=tuple(task_setups(task, data, of_tasks)), output=output, **given)
     quiet = quiet or as_json
     how: dict[str, Any] = {"only": opt.comma_separated(only), "stop_seconds": stop_after, "quiet": quiet}
     result = study(chosen, **how, report=opt.reporter(quiet))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertsmith import config
-from bertsmith.errors import ConfigError, DataError
-from bertsmith.studies.ablations import Trial
+from bertsmith.errors import ConfigError
 from bertsmith.studies.lineage.models import MODELS, PAIRS, SIZES, STAGES, LineageModel, Size, chosen_models, stages_of
-from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
+from bertsmith.studies.stored_results import plain, read_stored, write_result
+from bertsmith.studies.task_setup import TaskSetup
 
 Report = Callable[[str], None]
 
@@ -31,7 +30,7 @@ class LineageConfig:
     """What is trained on what, and for how long."""
 
     text: tuple[str, ...]  # files of the pre-training text
-    tasks: tuple[Trial, ...]
+    tasks: tuple[TaskSetup, ...]
     output: Path
     minutes: float = 10.0  # of pre-training, for each model
     size: Size = "quick"
@@ -107,11 +106,6 @@ def split_changes(changes: Sequence[str]) -> tuple[list[str], list[str]]:
     return of_models, [change for change in changes if change not in of_models]
 
 
-def plain(value: Any) -> Any:
-    """A value as it is read back from JSON."""
-    return json.loads(json.dumps(value))
-
-
 def is_part_finished(folder: Path) -> bool:
     """Whether a part has a result."""
     return (folder / RESULT).is_file()
@@ -122,9 +116,8 @@ def read_part(folder: Path, key: Mapping[str, Any], *, replace: bool = False) ->
 
     A part with other settings or data is an error, or with `replace` not finished: it is computed again.
     """
-    try:
-        stored = read_checksummed_json(folder / RESULT)
-    except DataError:
+    stored = read_stored(folder / RESULT)
+    if stored is None:
         return None
     for name, value in plain(key).items():
         if stored.get(name) != value and replace:
@@ -140,8 +133,7 @@ def read_part(folder: Path, key: Mapping[str, Any], *, replace: bool = False) ->
 
 def write_part(folder: Path, key: Mapping[str, Any], result: Mapping[str, Any]) -> None:
     """Marks a part as finished."""
-    Disk().make_folder(folder)
-    Disk().write_file(folder / RESULT, [checksummed_json({**plain(key), "result": dict(result)})])
+    write_result(folder / RESULT, key, result)
 
 
 def _differences(old: Any, new: Any) -> str:

@@ -14,7 +14,6 @@ from bertsmith.errors import ConfigError, UnknownWordsWarning
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.word_contexts import parse_marked
 from bertsmith.reports.run_history import LAST
-from bertsmith.studies.ablations import Trial
 from bertsmith.studies.lineage.judge import judge
 from bertsmith.studies.lineage.models import STAGES, recipe_of
 from bertsmith.studies.lineage.page import write_page
@@ -35,6 +34,7 @@ from bertsmith.studies.lineage.settings import (
 from bertsmith.studies.lineage.table import collect, judged_stage, markdown
 from bertsmith.studies.lineage.tasks import Cell, TaskFacts, TaskRun, cell_of, task_facts
 from bertsmith.studies.lineage.text import fingerprint, judged_texts, prepare_text
+from bertsmith.studies.task_setup import TaskSetup
 from bertsmith.system.durable import Disk, checksummed_json
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.training.clock import stop_after
@@ -69,7 +69,7 @@ def part_names(study: LineageConfig) -> list[str]:
     """All parts in order: texts, pre-training, judging, then the tasks of each row."""
     stages = study.stages()
     kinds = dict.fromkeys(STAGES[study.size][stage].tokenizer for stage in stages)
-    tasks = [task_part(row, trial) for row, trial in product(study.rows(), study.tasks)]
+    tasks = [task_part(row, setup) for row, setup in product(study.rows(), study.tasks)]
     return [
         *(f"{TEXT}/{kind}" for kind in kinds),
         *(f"{PRETRAIN}/{stage}" for stage in stages),
@@ -78,9 +78,9 @@ def part_names(study: LineageConfig) -> list[str]:
     ]
 
 
-def task_part(row: str, trial: Trial) -> str:
+def task_part(row: str, setup: TaskSetup) -> str:
     """The name of the fine-tuning runs of a row on a task."""
-    return f"{TASKS}/{row}/{trial.task.replace('/', '-')}"
+    return f"{TASKS}/{row}/{setup.folder}"
 
 
 @dataclass
@@ -98,12 +98,12 @@ class _Work:
         chosen = chosen_parts(part_names(study), only)
         for name in study.stages():
             recipe_of(STAGES[study.size][name], minutes=study.minutes, seed=study.seed, start="", more=())
-        folders = [trial.task for trial in study.tasks]
-        if len(set(folders)) < len(folders):
-            raise ConfigError(f"a task is named twice: {', '.join(folders)}")
+        tasks = [setup.task for setup in study.tasks]
+        if len(set(tasks)) < len(tasks):
+            raise ConfigError(f"a task is named twice: {', '.join(tasks)}")
         for sentence in study.sentences:
             parse_marked(sentence)
-        facts = {trial.task: task_facts(trial, study.changes_of_rows()) for trial in study.tasks}
+        facts = {setup.task: task_facts(setup, study.changes_of_rows()) for setup in study.tasks}
         for row, reason in study.left_out().items():
             report(f"{row} is left out: it {reason}")
         return cls(study, facts, chosen, quiet, report)
@@ -152,7 +152,7 @@ class _Work:
         for _, cell in cells:
             self._check_trained(*self._stages_of(cell))
         if self.study.jobs > 1:
-            self._together([run for _, cell in cells for run in cell.runs if run.result() is None])
+            self._run_parallel([run for _, cell in cells for run in cell.runs if run.result() is None])
             return
         for name, cell in cells:
             for run in cell.runs:
@@ -167,7 +167,7 @@ class _Work:
                 self.seconds.append(time.monotonic() - began)
                 self.write_table()
 
-    def _together(self, runs: Sequence[TaskRun]) -> None:
+    def _run_parallel(self, runs: Sequence[TaskRun]) -> None:
         """Runs in parallel, each in a silent process."""
         workers = min(self.study.jobs, len(runs) or 1)
         with closing(ordered_map(TaskRun.run, runs, workers=workers, timeout=RUN_TIMEOUT)) as results:
@@ -188,8 +188,8 @@ class _Work:
     def _cells(self) -> list[tuple[str, Cell]]:
         """The fields of the table, by the names of their parts."""
         return [
-            (task_part(row, trial), cell_of(self.study, row, model, trial, self.facts[trial.task]))
-            for (row, model), trial in product(self.study.rows().items(), self.study.tasks)
+            (task_part(row, setup), cell_of(self.study, row, model, setup, self.facts[setup.task]))
+            for (row, model), setup in product(self.study.rows().items(), self.study.tasks)
         ]
 
     def _announce(self, name: str) -> None:
@@ -210,7 +210,7 @@ class _Work:
 
     def write_table(self) -> dict[str, Any]:
         """Everything that is finished, as JSON, Markdown and a page."""
-        cells = {(cell.row, cell.trial.task): cell for _, cell in self._cells()}
+        cells = {(cell.row, cell.setup.task): cell for _, cell in self._cells()}
         table = collect(self.study, self.facts, cells)
         output = self.study.output
         Disk().write_file(output / TABLE, [checksummed_json(table)])

@@ -73,7 +73,7 @@ def _row(study: LineageConfig, name: str, model: LineageModel, cells: Mapping[tu
         "parameters": sum(facts["parameters"] for facts in last.values()) if complete else None,
         "judgement": judged.get("judgement"),
         "samples": judged.get("samples") or {},
-        "cells": {cell.trial.task: cell.summary() for (row, _), cell in cells.items() if row == name},
+        "cells": {cell.setup.task: cell.summary() for (row, _), cell in cells.items() if row == name},
     }
 
 
