@@ -149,7 +149,7 @@ def test_a_second_stage_starts_from_the_first(
 def test_cove_is_left_out_without_parallel_text(base: Path, tmp_path: Path) -> None:
     study = study_of(base, tmp_path, models=())
     assert list(study.rows()) == [name for name in MODELS if name != "cove"]
-    assert study.left_out() == {"cove": "needs parallel text: pass --pairs FILE"}
+    assert study.left_out() == {"cove": "needs parallel text, given as pairs"}
     assert list(study_of(base, tmp_path, models=(), pairs=("a.tsv",)).rows()) == list(MODELS)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bertsmith import config
 from bertsmith.errors import ConfigError
 from bertsmith.studies.lineage.models import MODELS, PAIRS, SIZES, STAGES, LineageModel, Size, chosen_models, stages_of
 from bertsmith.studies.stored_results import plain, read_stored, write_result
 from bertsmith.studies.task_setup import TaskSetup
+from bertsmith.system.suggestions import OtherNames
 
 Report = Callable[[str], None]
 
@@ -29,6 +30,7 @@ SENTENCES = (
 class LineageConfig:
     """What is trained on what, and for how long."""
 
+    other_names: ClassVar[OtherNames] = OtherNames("lineage")
     text: tuple[str, ...]  # files of the pre-training text
     tasks: tuple[TaskSetup, ...]
     output: Path
@@ -74,7 +76,7 @@ class LineageConfig:
 
     def left_out(self) -> dict[str, str]:
         """Chosen rows that cannot be trained, and why."""
-        reason = "needs parallel text: pass --pairs FILE"
+        reason = "needs parallel text, given as pairs"
         return {
             name: reason
             for name, model in chosen_models(self.models).items()
