@@ -48,8 +48,12 @@ def lineage(
         seeds: Fine-tuning runs of each model on each task.
         device: `auto`, `cpu`, `cuda` or `mps`.
         quiet: Do not show progress.
-        **settings: Further settings of the study. `finetune_settings` are those of fine-tuning, for all or for single
-            models and tasks: `{"epochs": 3, "bert": {"learning_rate": 2e-4}, "glue/cola": {"epochs": 5}}`.
+        **settings: `finetune_settings` are settings of fine-tuning, for all or for single models and tasks:
+            `{"epochs": 3, "bert": {"learning_rate": 2e-4}, "glue/cola": {"epochs": 5}}`; `learning_rates` to try, of
+            which the best on dev is used; `jobs`: fine-tuning runs in parallel; `keep`: keep the fine-tuned models;
+            `pairs`: parallel text for CoVe, a table or two line-aligned files; `sentences` for example predictions,
+            each with one *marked* word; `vocab_size` of each tokenizer; `held_out`: fraction of the documents that
+            nats per byte are measured on; `workers`: processes that prepare text; `seed`.
 
     Example:
         >>> import bertsmith as bs

@@ -1,9 +1,8 @@
-"""The page of a study of features of frozen language models: one file that makes no requests."""
+"""The page of a study of features of frozen language models."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ from bertsmith.reports import html
 from bertsmith.reports.layer_weights import weight_figures
 from bertsmith.reports.terminal_runs import mean_and_deviation
 from bertsmith.reports.text_table import TextTable
+from bertsmith.studies.study_page import write_study_page
 
-ASSETS, STYLE = files("bertsmith.studies") / "assets", "studies"
 TITLES = {
     "position": "Where the features are read",
     "models": "Language models",
@@ -26,9 +25,7 @@ def write_page(table: Mapping[str, Any], path: Path) -> Path:
     """Writes the page and returns its path."""
     title = TITLES[table["table"]]
     main = f"{html.section(title, _caption(table), _score_table(table).html())}{_weights(table)}"
-    return html.write(
-        path, html.render_page(ASSETS, STYLE, heading="Features of language models", title=title, main=main)
-    )
+    return write_study_page(path, heading="Features of language models", title=title, main=main)
 
 
 def _caption(table: Mapping[str, Any]) -> str:

@@ -37,8 +37,8 @@ SIZES: tuple[Size, ...] = (100, 200, 500, 1000, "all")
 MIN_STEPS = 200  # of a run: three passes over a hundred examples would be ten steps
 FROM_SCRATCH = "from-scratch"
 DEFAULTS = ("evals_per_epoch=0",)  # scored once, at the end: nothing is selected on the examples that are reported
-OWN = {"limit": "--sizes", "subset": "--sizes", "random_init": "--from-scratch"}  # settings of the study
-COMMON = ("task", "files", "dev_fraction", "metrics", "main_metric", "seed")  # settings of all models
+STUDY_OPTIONS = {"limit": "--sizes", "subset": "--sizes", "random_init": "--from-scratch"}  # settings of the study
+SHARED = ("task", "files", "dev_fraction", "metrics", "main_metric", "seed")  # settings of all models
 SCORES, TABLE, PAGE, MARKDOWN = (
     "scores.json",
     "sample_efficiency.json",
@@ -171,8 +171,8 @@ class _Study:
             starts.append(Start(name, replace(settings, subset="stratified", random_init=name == FROM_SCRATCH)))
         first = starts[0].settings
         for start in starts:
-            if any(getattr(start.settings, name) != getattr(first, name) for name in COMMON):
-                raise ConfigError(f"{start.name}: all models have the same {', '.join(COMMON[:-1])} and {COMMON[-1]}")
+            if any(getattr(start.settings, name) != getattr(first, name) for name in SHARED):
+                raise ConfigError(f"{start.name}: all models have the same {', '.join(SHARED[:-1])} and {SHARED[-1]}")
         built = build_task(first)
         _check(first, built)
         train, dev = train_and_dev(first, built)
@@ -276,7 +276,7 @@ def _own_changes(name: str, names: Collection[str], changes: Sequence[str]) -> l
             own.append(change)
         elif owner == name:
             own.append(rest)
-    for setting, option in OWN.items():
+    for setting, option in STUDY_OPTIONS.items():
         if any(change.partition("=")[0].strip() == setting for change in own):
             raise ConfigError(f"the study sets {setting}: pass {option}")
     return own

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from bertsmith.reports.terminal import console
 from bertsmith.reports.terminal_runs import mean_and_deviation
 from bertsmith.reports.text_charts import axis_ticks, number
 from bertsmith.reports.text_table import TextTable
+from bertsmith.studies.study_page import write_study_page
 
-ASSETS, STYLE = files("bertsmith.studies") / "assets", "studies"
 UNKNOWN = "—"
 BROAD, NARROW = (860, 400), (360, 320)  # pixels of the chart on a wide screen and on a phone
 LEFT, RIGHT, TOP, BOTTOM = 48, 18, 34, 48  # margins of a chart
@@ -86,11 +85,11 @@ def markdown(table: Table) -> str:
 
 
 def write_page(table: Table, path: Path) -> Path:
-    """Writes the page: one file that makes no requests."""
+    """Writes the page and returns its path."""
     scores = f"<h2>Scores</h2>{score_table(table).html()}"
     main = "\n".join([_head(table), _figure(table), scores, _labels(table), _facts(table)])
     title = f"Sample efficiency: {table['task']}"
-    return html.write(path, html.render_page(ASSETS, STYLE, heading="Sample efficiency", title=title, main=main))
+    return write_study_page(path, heading="Sample efficiency", title=title, main=main)
 
 
 def _head(table: Table) -> str:

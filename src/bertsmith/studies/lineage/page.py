@@ -1,10 +1,9 @@
-"""The page of the study: one file that makes no requests."""
+"""The page of the study."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ from bertsmith.studies.lineage.table import (
     main_table,
     notes,
 )
+from bertsmith.studies.study_page import write_study_page
 
-ASSETS, STYLE = files("bertsmith.studies") / "assets", "studies"
 COLORS: dict[Idea, int] = {
     **{"none": 9, "static": 0, "contextual": 6, "deep": 2},
     **{"fine-tuned": 1, "bidirectional": 3, "more efficient": 4},
@@ -42,7 +41,7 @@ def write_page(table: Table, path: Path) -> Path:
     """Writes the page and returns its path."""
     sections = (_scores, _bars, _added, _curves, _cost, _sentences, _examples, _facts)
     main = "\n".join(section(table) for section in sections)
-    return html.write(path, html.render_page(ASSETS, STYLE, heading="Lineage", title=TITLE, main=main))
+    return write_study_page(path, heading="Lineage", title=TITLE, main=main)
 
 
 def _scores(table: Table) -> str:
