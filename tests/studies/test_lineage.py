@@ -22,7 +22,7 @@ from bertsmith.studies.lineage.models import MODELS, PAIRS, SIZES, STAGES, TOKEN
 from bertsmith.studies.lineage.settings import LineageConfig, split_changes
 from bertsmith.studies.lineage.study import lineage, part_names
 from bertsmith.studies.lineage.tasks import TaskRun, task_facts
-from bertsmith.studies.lineage.text import judged_texts
+from bertsmith.studies.lineage.text import held_out_texts
 from bertsmith.studies.task_setup import TaskSetup
 from bertsmith.system.durable import read_checksummed_json
 
@@ -129,7 +129,7 @@ def test_a_second_stage_starts_from_the_first(
     small = {name: replace(stage, changes=shape) for name, stage in STAGES["quick"].items()}
     monkeypatch.setitem(STAGES, "quick", small)
     study = study_of(base, tmp_path / "s", models=(row,), size="quick", minutes=0.02)
-    result = lineage(study, only=("text", "pretrain", "judge"), quiet=True)
+    result = lineage(study, only=("text", "pretrain", "evaluate"), quiet=True)
     (found,) = result["rows"]
     assert list(found["stages"]) == [f"{row}-words", row]
     assert found["minutes"] == pytest.approx(0.02)
@@ -139,7 +139,7 @@ def test_a_second_stage_starts_from_the_first(
     moved = tmp_path / "moved"
     (tmp_path / "s").rename(moved)
     monkeypatch.setattr(pretraining, "_train", lambda *given, **how: pytest.fail("a moved stage was trained again"))
-    again = lineage(replace(study, output=moved), only=("text", "pretrain", "judge"), quiet=True)
+    again = lineage(replace(study, output=moved), only=("text", "pretrain", "evaluate"), quiet=True)
     assert again["rows"] == result["rows"]
     other = replace(study, output=tmp_path / "t")
     with pytest.raises(ConfigError, match=f"{row}-words is not finished"):
@@ -175,8 +175,8 @@ def test_a_study_writes_its_table_and_is_not_repeated(
         assert 0 <= cell["score"]["mean"] <= 1
         assert len(cell["shown"]) == 5
         assert {*cell["shown"]} <= {"warm", "cold"}
-    assert result["rows"][1]["judgement"] is None
-    assert result["rows"][2]["judgement"]["kind"] == "masked"
+    assert result["rows"][1]["text_loss"] is None
+    assert result["rows"][2]["text_loss"]["kind"] == "masked"
     assert not list((tmp_path / "s" / "tasks").rglob("*.safetensors"))
     monkeypatch.setattr(tasks, "finetune", lambda *given, **how: pytest.fail("a finished run was trained again"))
     monkeypatch.setattr(pretraining, "_train", lambda *given, **how: pytest.fail("a stage was trained again"))
@@ -282,8 +282,8 @@ def test_mistakes_are_found_before_anything_is_trained(base: Path, tmp_path: Pat
         task_facts(TaskSetup("classification", {"data": base / "missing"}))
     few = study_of(base, tmp_path / "t", models=("bert",), held_out=0.001)
     assert not (tmp_path / "t").exists()
-    with pytest.raises(DataError, match="are held out to judge the models"):
-        judged_texts(few)
+    with pytest.raises(DataError, match="are held out to evaluate the models"):
+        held_out_texts(few)
 
 
 def test_the_command_says_what_is_wrong(base: Path, tmp_path: Path) -> None:
@@ -323,10 +323,10 @@ def test_the_whole_lineage_on_a_cpu(base: Path, tmp_path: Path) -> None:
         assert row["minutes"] == pytest.approx(0 if row["name"] == "none" else 0.1)
         for task, cell in row["cells"].items():
             assert "score" in cell, f"{row['name']} on {task}: {cell}"
-    judged = {row["name"]: row["judgement"] and row["judgement"]["kind"] for row in result["rows"]}
-    assert {name for name, kind in judged.items() if kind == "likelihood"} == {"ulmfit", "gpt"}
-    assert {name for name, kind in judged.items() if kind == "masked"} == {"bert", "roberta", "albert"}
-    assert judged["elmo"] == judged["taglm"] == "likelihood of both directions"
+    kinds = {row["name"]: row["text_loss"] and row["text_loss"]["kind"] for row in result["rows"]}
+    assert {name for name, kind in kinds.items() if kind == "likelihood"} == {"ulmfit", "gpt"}
+    assert {name for name, kind in kinds.items() if kind == "masked"} == {"bert", "roberta", "albert"}
+    assert kinds["elmo"] == kinds["taglm"] == "likelihood of both directions"
     contexts = {row["name"]: row["samples"].get("contexts") for row in result["rows"]}
     assert contexts["word-vectors"][0][1] == pytest.approx(1.0)
     assert contexts["bert"][0][1] < 1

@@ -35,7 +35,7 @@ def sample_table() -> dict[str, Any]:
     """Two models on two tasks, one field of which is empty, and one not finished."""
     curve = [{"seconds": 1.0, "tokens": 10.0, "loss": 3.0}, {"seconds": 2.0, "tokens": 20.0, "loss": 2.0}]
     stage = {"recipe": "gpt/tiny", "minutes": 1.0, "curve": curve, "device": "cpu"}
-    judged = {"kind": "likelihood", "nats_per_byte": 1.25, "tokens": 9, "unknown_bytes": 0.1}
+    loss = {"kind": "likelihood", "nats_per_byte": 1.25, "tokens": 9, "unknown_bytes": 0.1}
     costs = {"minutes": 1.0, "seconds": 60.0, "tokens": 99, "flop": 1e9, "compile_seconds": 0.0, "parameters": 7}
     samples = {"next": [["of", "<i>"], ["a"]], "contexts": [[1.0, 0.5], [0.5, 1.0]]}
     rows = [
@@ -43,8 +43,8 @@ def sample_table() -> dict[str, Any]:
         for name, title, idea in (("gpt", "GPT-1", "fine-tuned"), ("bert", "BERT", "bidirectional"))
     ]
     cells = [{"x": score(0.5, 0.1), "y": {"reason": "it is <odd>"}}, {"x": score(0.75, 0.05), "y": None}]
-    for row, own, figure in zip(rows, cells, (judged, judged | {"kind": "masked"}), strict=True):
-        row |= {"cells": own, "judgement": figure, "samples": samples}
+    for row, own, figure in zip(rows, cells, (loss, loss | {"kind": "masked"}), strict=True):
+        row |= {"cells": own, "text_loss": figure, "samples": samples}
     facts = {"metric": "f1", "train_examples": 9, "dev_examples": 4, "shown": [{"text": "<text>", "gold": "a"}]}
     base = {"baseline": {"description": "most frequent label", "score": 0.4}}
     return {

@@ -175,7 +175,7 @@ def lineage(
     models: Annotated[str, typer.Option(metavar="A,B,...", help=LINEAGE_MODELS_HELP, show_default="all")] = "",
     pairs: Annotated[list[str] | None, typer.Option("--pairs", metavar="FILE", help=PAIRS_HELP)] = None,
     vocab_size: Annotated[int, typer.Option(help="Size of each vocabulary; 0: 32,768, tiny 8,192.")] = 0,
-    held_out: Annotated[float, typer.Option(help="Share of documents that models are judged on.")] = 0.01,
+    held_out: Annotated[float, typer.Option(help="Share of documents that models are evaluated on.")] = 0.01,
     settings: Annotated[list[str] | None, opt.option("--set", LINEAGE_SET_HELP, "[MODEL|TASK:]SETTING=VALUE")] = None,
     learning_rates: opt.LearningRates = "",
     seeds: Annotated[int, opt.at_least(1, "Fine-tuning runs of each model on each task.")] = 3,

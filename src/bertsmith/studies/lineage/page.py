@@ -61,13 +61,13 @@ def _bars(table: Table) -> str:
         ("Held-out text", "nats per byte, lower is better", False),
         ("Held-out text, masked tokens", "nats per byte, not a likelihood", True),
     ):
-        judged = [
+        losses = [
             Bar(row["title"], value, None, COLORS[row["idea"]], f"{value:.3f}")
             for row in table["rows"]
-            if row["judgement"] and (row["judgement"]["kind"] == MASKED) is masked
-            for value in [row["judgement"]["nats_per_byte"]]
+            if row["text_loss"] and (row["text_loss"]["kind"] == MASKED) is masked
+            for value in [row["text_loss"]["nats_per_byte"]]
         ]
-        shown += [bars(title, unit, judged)] if judged else []
+        shown += [bars(title, unit, losses)] if losses else []
     ideas = {row["idea"]: COLORS[row["idea"]] for row in table["rows"]}
     about = "Mean over the seeds with one standard deviation; the dashed line is the baseline without a model."
     return html.section("Scores", about, key(ideas), html.figure_grid(shown))

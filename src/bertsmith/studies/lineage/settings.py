@@ -16,7 +16,7 @@ from bertsmith.system.suggestions import OtherNames
 
 Report = Callable[[str], None]
 
-TEXT, PRETRAIN, JUDGE, TASKS = "text", "pretrain", "judge", "tasks"  # kinds of parts, and their folders
+TEXT, PRETRAIN, EVALUATE, TASKS = "text", "pretrain", "evaluate", "tasks"  # kinds of parts, and their folders
 RESULT = "result.json"
 VOCABULARY: Mapping[Size, int] = {"tiny": 8192, "quick": 32_768}
 SENTENCES = (

@@ -14,7 +14,7 @@ from bertsmith.reports.terminal import console
 from bertsmith.reports.terminal_runs import mean_and_deviation
 from bertsmith.reports.text_table import TextTable
 from bertsmith.studies.lineage.models import STAGES, LineageModel, stages_of
-from bertsmith.studies.lineage.settings import JUDGE, PRETRAIN, TEXT, LineageConfig, read_part
+from bertsmith.studies.lineage.settings import EVALUATE, PRETRAIN, TEXT, LineageConfig, read_part
 from bertsmith.studies.lineage.tasks import Cell, TaskFacts
 
 TITLE = "The lineage of language encoders"
@@ -46,8 +46,8 @@ def collect(
     }
 
 
-def judged_stage(model: LineageModel) -> str:
-    """The stage whose model is judged: the language model where it gives features, else what is fine-tuned."""
+def evaluated_stage(model: LineageModel) -> str:
+    """The stage that is evaluated on text: the language model where it gives features, else what is fine-tuned."""
     return model.features[0] if model.features else model.stage
 
 
@@ -61,7 +61,7 @@ def _row(study: LineageConfig, name: str, model: LineageModel, cells: Mapping[tu
     complete = len(trained) == len(stages)
     sums = ("minutes", "seconds", "tokens", "flop", "compile_seconds")
     last = {stage: trained[stage] for stage in (model.stage, *model.features) if stage in trained}
-    judged = _result(study, JUDGE, judged_stage(model)) or {}
+    evaluated = _result(study, EVALUATE, evaluated_stage(model)) or {}
     return {
         "name": name,
         "title": model.title,
@@ -71,8 +71,8 @@ def _row(study: LineageConfig, name: str, model: LineageModel, cells: Mapping[tu
         "stages": trained,
         **{one: sum(facts[one] for facts in trained.values()) if complete else None for one in sums},
         "parameters": sum(facts["parameters"] for facts in last.values()) if complete else None,
-        "judgement": judged.get("judgement"),
-        "samples": judged.get("samples") or {},
+        "text_loss": evaluated.get("text_loss"),
+        "samples": evaluated.get("samples") or {},
         "cells": {cell.setup.task: cell.summary() for (row, _), cell in cells.items() if row == name},
     }
 
@@ -136,11 +136,11 @@ def _percent(row: Table, task: str) -> str:
 
 def _nats(row: Table) -> list[str]:
     """The figure and its kind; of a masked model in parentheses, since it is not a likelihood."""
-    judgement = row["judgement"]
-    if judgement is None:
+    loss = row["text_loss"]
+    if loss is None:
         return [EMPTY, EMPTY]
-    figure = f"{judgement['nats_per_byte']:.3f}"
-    return [f"({figure})" if judgement["kind"] == MASKED else figure, KINDS[judgement["kind"]]]
+    figure = f"{loss['nats_per_byte']:.3f}"
+    return [f"({figure})" if loss["kind"] == MASKED else figure, KINDS[loss["kind"]]]
 
 
 def cost_table(table: Table) -> TextTable:
@@ -213,10 +213,10 @@ def notes(table: Table) -> Iterator[str]:
         for task, cell in row["cells"].items():
             if cell and "reason" in cell:
                 yield f"{row['title']} on {task} is empty: {cell['reason']}"
-    kinds = {row["judgement"]["kind"] for row in table["rows"] if row["judgement"]}
+    kinds = {row["text_loss"]["kind"] for row in table["rows"] if row["text_loss"]}
     if kinds - {MASKED}:
-        words = [row for row in table["rows"] if row["judgement"] and row["judgement"]["unknown_bytes"] >= SMALLEST]
-        about = ", ".join(f"{row['title']} {row['judgement']['unknown_bytes']:.1%}" for row in words)
+        words = [row for row in table["rows"] if row["text_loss"] and row["text_loss"]["unknown_bytes"] >= SMALLEST]
+        about = ", ".join(f"{row['title']} {row['text_loss']['unknown_bytes']:.1%}" for row in words)
         unknown = f" Bytes in words outside of the vocabulary, at ln 256 each: {about}." if about else ""
         yield f"Nats per byte of held-out text: lower is better.{unknown}"
     if MASKED in kinds:
