@@ -202,7 +202,7 @@ def _run_transformers(work: Work) -> dict[str, Any]:
 
 
 def _tuning(work: Work) -> FinetuneConfig:
-    return make_finetune_config(work.trial.task, work.candidate.folder, {"data": work.trial.data}, work.trial.changes)
+    return make_finetune_config(work.setup.task, work.candidate.folder, work.setup.files, work.setup.changes)
 
 
 def _runs(work: Work) -> list[tuple[float, int]]:

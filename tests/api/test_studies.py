@@ -17,7 +17,13 @@ TEXTS = [f"the smith heats iron number {number}. it is hot." * 8 for number in r
 ROWS = [(f"{word} iron {number}", word) for number in range(12) for word in ("good", "bad")]
 SMALL: dict[str, Any] = {"models": ["none"], "minutes": 0.01, "size": "tiny", "seeds": 2, "vocab_size": 300}
 SMALL |= {"held_out": 0.2, "workers": 1, "device": "cpu", "quiet": True}
-CHANGES = {"epochs": 1, "head": {"dropout": 0.3}, "none": {"batch_size": 4}, "classification": {"max_length": 16}}
+CHANGES = {
+    "epochs": 1,
+    "head": {"dropout": 0.3},
+    "unfreeze": [{"after": 0.0, "groups": 1}],
+    "none": {"batch_size": 4},
+    "classification": {"max_length": 16},
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,7 +56,7 @@ def test_settings_are_those_of_all_of_a_model_and_of_a_task(finished: tuple[Path
     (recipe, _) = sorted((finished[0] / "tasks" / "none").rglob("recipe.json"))
     settings = json.loads(recipe.read_text(encoding="utf-8"))
     assert [settings[name] for name in ("epochs", "batch_size", "max_length")] == [1, 4, 16]
-    assert settings["head"]["dropout"] == 0.3
+    assert (settings["head"]["dropout"], settings["unfreeze"]) == (0.3, [{"after": 0.0, "groups": 1}])
 
 
 def test_the_same_call_trains_nothing(
@@ -91,6 +97,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         'pass finetune_settings={"classification": {"dev_fraction": 0.1}}',
     ),
     "a misspelt setting of fine-tuning": ({"finetune_settings": {"none": {"epochz": 1}}}, "did you mean epochs"),
+    "a task without data": ({"tasks": ["classification"]}, "tasks=['classification'] must be a dict"),
+    "a setting for a model": ({"finetune_settings": {"none": 3}}, "finetune_settings: none=3 must be a dict"),
     "a path instead of texts": ({"text": "some text"}, "is not a file or folder: pass texts as a list"),
 }
 

@@ -96,16 +96,16 @@ def test_one_table_and_finished_runs_are_reused(
     assert "P-BERT Table 5" in shown
 
 
+def quick_mrpc(folder: Path, epochs: int = 1) -> TaskSetup:
+    """MRPC with short runs."""
+    settings = (f"epochs={epochs}", "batch_size=16", "max_length=32", "evals_per_epoch=0")
+    return TaskSetup("glue/mrpc", {"data": mrpc(folder)}, settings)
+
+
 def test_an_interrupted_sweep_resumes(folders: dict[str, Path], tmp_path: Path) -> None:
     """The note of a cell is gone: the runs that are finished tell what they found, though their models are gone."""
     those = [Candidate("base", folders["base"])]
-    tried = [
-        TaskSetup(
-            "glue/mrpc",
-            {"data": mrpc(tmp_path / "glue")},
-            ("epochs=6", "batch_size=16", "max_length=32", "evals_per_epoch=0"),
-        )
-    ]
+    tried = [quick_mrpc(tmp_path / "glue", epochs=6)]
     how = {"learning_rates": [1e-9, 1e-2], "seeds": 1, "device": "cpu", "quiet": True}
     first = ablations.ablate(those, tried, tmp_path / "s", **how)
     assert first["rows"][1]["cells"]["glue/mrpc"]["learning_rate"] == 1e-2
@@ -129,13 +129,7 @@ def test_runs_are_pickled_for_worker_processes(
     monkeypatch.setattr("bertsmith.training.sweep.ordered_map", sent)
     reported: list[str] = []
     those = candidates([f"base={folders['base']}", "base+fresh"])
-    tried = [
-        TaskSetup(
-            "glue/mrpc",
-            {"data": mrpc(tmp_path / "glue")},
-            ("epochs=1", "batch_size=16", "max_length=32", "evals_per_epoch=0"),
-        )
-    ]
+    tried = [quick_mrpc(tmp_path / "glue")]
     how: dict[str, Any] = {"device": "cpu", "jobs": 3, "seeds": 2, "report": reported.append}
     result = ablations.ablate(those, tried, tmp_path / "s", **how)
     assert workers == [(3, 4)]  # every seed of its own
@@ -153,13 +147,7 @@ def test_runs_are_pickled_for_worker_processes(
 @pytest.mark.slow
 def test_parallel_runs_equal_sequential_runs(folders: dict[str, Path], tmp_path: Path) -> None:
     those = candidates([f"base={folders['base']}", "base+fresh"])
-    tried = [
-        TaskSetup(
-            "glue/mrpc",
-            {"data": mrpc(tmp_path / "glue")},
-            ("epochs=1", "batch_size=16", "max_length=32", "evals_per_epoch=0"),
-        )
-    ]
+    tried = [quick_mrpc(tmp_path / "glue")]
     how = {"learning_rates": [1e-3], "device": "cpu", "quiet": True}
     both = ablations.ablate(those, tried, tmp_path / "two", jobs=2, **how)
     alone = ablations.ablate(those, tried, tmp_path / "one", **how)

@@ -1,8 +1,9 @@
-"""`lineage`."""
+"""Studies: `lineage`."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -39,7 +40,7 @@ def lineage(
     Args:
         text: The pre-training text: files, folders or glob patterns, or documents in memory, as in `prepare`. Documents
             in memory are saved in the folder of the study.
-        tasks: The folder of each task by its name, such as `{"glue/cola": "GLUE/CoLA"}`; or its examples by split, such
+        tasks: The folder of each task by its name, such as `{"glue/cola": "GLUE"}`; or its examples by split, such
             as `{"classification": {"train": rows, "dev": more_rows}}`, each a file or rows as in `finetune`.
         output: The folder of the study, with its table and all models.
         minutes: Minutes of pre-training of each model.
@@ -73,27 +74,40 @@ def lineage(
     from bertsmith.studies.lineage.settings import LineageConfig
     from bertsmith.studies.lineage.study import lineage as study
 
-    folder = Path(output)
+    _check_tasks(tasks)
+    folder, pairs = Path(output), [os.fspath(path) for path in settings.pop("pairs", ())]
     changes = settings.pop("finetune_settings", {})
     shared = {name: value for name, value in changes.items() if name not in MODELS and name not in tasks}
-    own = {name: _changes(value) for name, value in changes.items() if name not in shared}
+    own = {name: _changes(value, name) for name, value in changes.items() if name not in shared}
     setups = [
         _task_setup(name, data, (*_changes(shared), *own.get(name, ())), folder / "data")
         for name, data in tasks.items()
     ]
     of_models = [f"{name}:{change}" for name in MODELS for change in own.get(name, ())]
     given: dict[str, Any] = {"minutes": minutes, "size": size, "models": list(models), "seeds": seeds, "device": device}
-    given |= {"text": _text_files(text, folder / "data" / "text.jsonl"), "tasks": setups, "output": folder}
-    chosen = config.from_dict(LineageConfig, dict(**given, changes=of_models, **settings))
+    given |= {"tasks": setups, "output": folder, "pairs": pairs, "changes": of_models}
+    files = _text_files(text, folder / "data" / "text.jsonl")
+    chosen = config.from_dict(LineageConfig, dict(text=files, **given, **settings))
     report = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr))
     return LineageTable(study(chosen, quiet=quiet, report=report))
 
 
-def _changes(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Nested settings as on the command line: `head.dropout=0.1`."""
-    from bertsmith.reports.comparison import dotted
+def _check_tasks(tasks: Any) -> None:
+    from bertsmith.errors import ConfigError
 
-    return tuple(f"{name}={json.dumps(value)}" for name, value in dotted(settings).items())
+    if not isinstance(tasks, Mapping):
+        raise ConfigError(f'tasks={tasks!r} must be a dict, such as {{"glue/cola": FOLDER}}')
+
+
+def _changes(settings: Any, owner: str = "") -> tuple[str, ...]:
+    """Nested settings as on the command line: `head.dropout=0.1`."""
+    from bertsmith.errors import ConfigError
+    from bertsmith.reports.comparison import dotted
+    from bertsmith.training.recipe_toml import toml_value
+
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"finetune_settings: {owner}={settings!r} must be a dict of settings")
+    return tuple(f"{name}={toml_value(value)}" for name, value in dotted(settings).items())
 
 
 def _task_setup(
