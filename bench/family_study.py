@@ -35,8 +35,9 @@ from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.reports.run_history import FINISHED, LAST, RECIPE, RunHistory, is_finished, read_run
 from bertsmith.reports.terminal_runs import mean_and_deviation
-from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NO_MODEL, TABLE, ablate, candidates, trials
+from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NO_MODEL, TABLE, ablate, candidates
 from bertsmith.studies.published import METRICS as MEASURES
+from bertsmith.studies.task_setup import task_setups
 from bertsmith.system.durable import read_checksummed_json
 from bertsmith.training.recipe import Recipe, with_overrides
 
@@ -188,7 +189,7 @@ def tune_members(options: argparse.Namespace) -> None:
         models |= {name: None} if name != plain else {}
     ablate(
         candidates(list(models)),
-        trials(options.task, options.data, options.set),
+        task_setups(options.task, options.data, options.set),
         options.output / SCORES,
         learning_rates=parse_learning_rates(options.rates),
         seeds=options.seeds,

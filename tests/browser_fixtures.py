@@ -91,3 +91,14 @@ def unfolded(page: Any, picture: Path) -> tuple[int, bool, int]:
     light = sum(map(int, color.removeprefix("rgb(").removesuffix(")").split(","))) > 384
     page.screenshot(path=picture, full_page=True)
     return width, light, picture.stat().st_size
+
+
+def check_phone_and_screen(page: Path, folder: Path) -> None:
+    """Asserts that a page with charts fits a phone in the dark and a screen in the light, with legible text."""
+    with running_browser() as browser, open_pages(browser, {"page": page}) as opened:
+        for width, scheme in ((PHONE["width"], "dark"), (1280, "light")):
+            one = opened("page", viewport={"width": width, "height": 800}, color_scheme=scheme)
+            assert one.locator("figure svg text").first.bounding_box()["height"] > 10
+            found, light, size = unfolded(one, folder / f"{width}.png")
+            assert (found, light) == (width, scheme == "light")
+            assert size > 10_000

@@ -106,7 +106,9 @@ def test_notebook_is_valid_and_its_outputs_are_small_and_of_no_machine(path: Pat
 def test_names_of_the_package_in_a_notebook_exist(path: Path) -> None:
     nodes = [node for tree in code(path) for node in ast.walk(tree)]
     used = {node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "bs"}
-    steps = {"load"} if path.stem == "lineage" else {"train_tokenizer", "prepare", "pretrain"}  # a study has all steps
+    steps = (
+        {"lineage", "load"} if path.stem == "lineage" else {"train_tokenizer", "prepare", "pretrain"}
+    )  # a study has all steps
     assert steps <= used <= set(bertsmith.__all__)
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("bertsmith"):

@@ -29,7 +29,7 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.studies.ablations import Candidate
-from bertsmith.studies.lineage.judge import MASK_RATE, mask_tokens, ordinary_ids
+from bertsmith.studies.lineage.text_loss import MASK_RATE, mask_tokens, ordinary_ids
 from bertsmith.system.devices import choose_device
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.pretrain_data import PretrainData

@@ -15,7 +15,8 @@ from bench.ten_minutes import results
 from bertsmith.errors import ConfigError
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.untrusted_files import read_json
-from bertsmith.studies.ablations import CELL, FRESH, Candidate, Cell, Trial, candidates, trials
+from bertsmith.studies.ablations import CELL, FRESH, Candidate, Cell, candidates
+from bertsmith.studies.task_setup import TaskSetup, task_setups
 from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk, read_checksummed_json
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
@@ -79,7 +80,7 @@ def fine_tune(
                 f"{candidate.name} has scores on {task} by {known['code']}: choose another name with NAME=FOLDER"
             )
     work = [
-        Work(candidate, task, _trial(task, data, options, output), output, options)
+        Work(candidate, task, _setup(task, data, options, output), output, options)
         for task in tasks
         for candidate in models
     ]
@@ -103,7 +104,7 @@ class Work:
 
     candidate: Candidate
     task: str
-    trial: Trial
+    setup: TaskSetup
     output: Path
     options: FinetuneOptions
     only: tuple[float, int] | None = None  # with transformers: only this learning rate and seed
@@ -111,7 +112,7 @@ class Work:
     @property
     def cell(self) -> Cell:
         """With bertsmith: the cell of `bertsmith ablate`."""
-        return Cell.planned(self.candidate, self.trial, self.output / TUNED)
+        return Cell.planned(self.candidate, self.setup, self.output / TUNED)
 
     @property
     def parts(self) -> Sequence[Work | SweepRun]:
@@ -146,10 +147,10 @@ def with_folders(names: Sequence[str], output: Path) -> list[str]:
     ]
 
 
-def _trial(task: str, data: Sequence[str], options: FinetuneOptions, output: Path) -> Trial:
+def _setup(task: str, data: Sequence[str], options: FinetuneOptions, output: Path) -> TaskSetup:
     folders = [word if "=" in word else task_folder(Path(word), task) for word in data]
-    (trial,) = trials([task], folders, options.changes)
-    return _nsmc(trial, output) if task == NSMC else trial
+    (setup,) = task_setups([task], folders, options.changes)
+    return _nsmc(setup, output) if task == NSMC else setup
 
 
 def task_folder(folder: Path, task: str) -> str:
@@ -160,17 +161,17 @@ def task_folder(folder: Path, task: str) -> str:
     return str(folder)
 
 
-def _nsmc(trial: Trial, output: Path) -> Trial:
+def _nsmc(setup: TaskSetup, output: Path) -> TaskSetup:
     """NSMC has no dev split: its test split is used as dev."""
     folder = output / "nsmc"
     if not (folder / "dev.jsonl").exists():
-        task = find_task(NSMC).build(files={"data": trial.data})
+        task = find_task(NSMC).build(files=setup.files)
         Disk().make_folder(folder)
         for name, split in (("train", "train"), ("dev", "test")):
             rows = [{"text": example.texts[0], "label": example.gold} for example in task.examples(split)]
             lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             Disk().write_file(folder / f"{name}.jsonl", [lines.encode()])
-    return Trial("classification", folder, trial.changes)
+    return TaskSetup("classification", {"data": folder}, setup.changes)
 
 
 def _run_bertsmith(work: Work) -> dict[str, Any]:
@@ -201,7 +202,7 @@ def _run_transformers(work: Work) -> dict[str, Any]:
 
 
 def _tuning(work: Work) -> FinetuneConfig:
-    return make_finetune_config(work.trial.task, work.candidate.folder, {"data": work.trial.data}, work.trial.changes)
+    return make_finetune_config(work.setup.task, work.candidate.folder, work.setup.files, work.setup.changes)
 
 
 def _runs(work: Work) -> list[tuple[float, int]]:

@@ -19,17 +19,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bertsmith.api.corpus import Shards, load_tokenizer, prepare, train_tokenizer
     from bertsmith.api.models import evaluate, list_recipes, list_tasks, load, open_run
+    from bertsmith.api.studies import lineage
     from bertsmith.api.training import finetune, pretrain
     from bertsmith.errors import BertsmithError
     from bertsmith.evaluation.evaluation import Evaluation
     from bertsmith.inference.predictor import Predictor
     from bertsmith.reports.run import Run
+    from bertsmith.studies.lineage.result import LineageTable
     from bertsmith.tokenizers.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
 __all__ = [
     "BertsmithError",
     "Evaluation",
+    "LineageTable",
     "Predictor",
     "Run",
     "Shards",
@@ -37,6 +40,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "finetune",
+    "lineage",
     "list_recipes",
     "list_tasks",
     "load",
@@ -49,11 +53,13 @@ __all__ = [
 _MODULES = {
     "api.corpus": ("Shards", "load_tokenizer", "prepare", "train_tokenizer"),
     "api.models": ("evaluate", "list_recipes", "list_tasks", "load", "open_run"),
+    "api.studies": ("lineage",),
     "api.training": ("finetune", "pretrain"),
     "errors": ("BertsmithError",),
     "evaluation.evaluation": ("Evaluation",),
     "inference.predictor": ("Predictor",),
     "reports.run": ("Run",),
+    "studies.lineage.result": ("LineageTable",),
     "tokenizers.tokenizer": ("Tokenizer",),
 }
 

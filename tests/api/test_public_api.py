@@ -22,6 +22,7 @@ import pytest
 import bertsmith as bs
 from bertsmith.api import settings
 from bertsmith.data.sample_text import python_documentation
+from bertsmith.studies.lineage.settings import LineageConfig
 from bertsmith.training.recipe import FinetuneConfig, Recipe
 
 WORDS = "the smith heats iron and strikes an anvil while fire burns hot cold good bad film fine slow it is".split()  # noqa: SIM905
@@ -44,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 EXAMPLES = [bs.train_tokenizer, bs.load_tokenizer, bs.prepare, bs.pretrain, bs.Run, bs.finetune, bs.evaluate, bs.load]
-EXAMPLES += [bs.open_run, bs.list_recipes, bs.list_tasks]
+EXAMPLES += [bs.open_run, bs.list_recipes, bs.list_tasks, bs.lineage]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def finished(folder: Path) -> Iterator[Path]:
 
 
 def test_every_public_name_has_an_example_or_is_a_result() -> None:
-    results = {"BertsmithError", "Evaluation", "Predictor", "Shards", "Tokenizer", "__version__"}
+    results = {"BertsmithError", "Evaluation", "LineageTable", "Predictor", "Shards", "Tokenizer", "__version__"}
     assert {function.__name__ for function in EXAMPLES} | results == set(bs.__all__)
     assert set(bs.__all__) <= set(dir(bs))
     with pytest.raises(AttributeError, match="has no attribute 'fine_tune'"):
@@ -164,6 +165,12 @@ def test_typed_settings_are_those_of_the_recipes() -> None:
     for typed, own in ((settings.RecipeSettings, Recipe), (settings.FinetuneSettings, FinetuneConfig)):
         names = set(get_type_hints(typed)) - {"lr", "weight_decay", "task_settings"}
         assert names == {item.name for item in fields(own)} - {"task", "model", "files"}
+
+
+def test_typed_settings_are_those_of_the_study() -> None:
+    positional = {"text", "tasks", "output", "minutes", "size", "models", "seeds", "device"}
+    names = set(get_type_hints(settings.LineageSettings)) - {"finetune_settings"}
+    assert names == {item.name for item in fields(LineageConfig)} - positional - {"changes"}
 
 
 TUPLES: dict[str, tuple[Any, tuple[str, ...], Any]] = {

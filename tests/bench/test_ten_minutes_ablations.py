@@ -16,8 +16,8 @@ from bench.ten_minutes.ablations import SHAPES, STUDIES, Plan, commands, run_stu
 from bench.ten_minutes.table import table
 from bertsmith import recipes
 from bertsmith.errors import BertsmithError, StoppedError
-from bertsmith.studies.ablations import trials
 from bertsmith.studies.published import scores_for
+from bertsmith.studies.task_setup import task_setups
 from bertsmith.training.compare import chosen_recipes, folder_name
 from bertsmith.training.pretrain_data import meta_model
 from bertsmith.training.recipe import Recipe
@@ -49,7 +49,7 @@ def test_a_study_is_one_compare_and_one_ablate_command(name: str, tmp_path: Path
     models = dict(argument.split("=", 1) for argument in ablate[1 : ablate.index("-t")] if "=" in argument)
     (output,) = values(compare, "-o")
     assert list(models.values()) == [f"{output}/{folder_name(argument)}/last" for argument in chosen]
-    for found in trials(values(ablate, "-t"), values(ablate, "--data"), values(ablate, "--set")):
+    for found in task_setups(values(ablate, "-t"), values(ablate, "--data"), values(ablate, "--set")):
         assert {"epochs", "learning_rate"} <= {change.partition("=")[0] for change in found.changes}
     assert (values(compare, "--jobs"), values(ablate, "--jobs"), values(ablate, "--seeds")) == (["6"], ["14"], ["3"])
     if name != "steps":

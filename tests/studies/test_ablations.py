@@ -17,8 +17,9 @@ from threads import threads
 from bertsmith import recipes
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.studies import ablations, published
-from bertsmith.studies.ablations import Candidate, Cell, Trial, candidates, trials
+from bertsmith.studies.ablations import Candidate, Cell, candidates
 from bertsmith.studies.published import FEATURES, MASKS, OBJECTIVES, SIZES, scores_for
+from bertsmith.studies.task_setup import TaskSetup, task_setups
 from bertsmith.training.finetune import open_with_head
 from bertsmith.training.sweep import parse_learning_rates
 
@@ -95,12 +96,16 @@ def test_one_table_and_finished_runs_are_reused(
     assert "P-BERT Table 5" in shown
 
 
+def quick_mrpc(folder: Path, epochs: int = 1) -> TaskSetup:
+    """MRPC with short runs."""
+    settings = (f"epochs={epochs}", "batch_size=16", "max_length=32", "evals_per_epoch=0")
+    return TaskSetup("glue/mrpc", {"data": mrpc(folder)}, settings)
+
+
 def test_an_interrupted_sweep_resumes(folders: dict[str, Path], tmp_path: Path) -> None:
     """The note of a cell is gone: the runs that are finished tell what they found, though their models are gone."""
     those = [Candidate("base", folders["base"])]
-    tried = [
-        Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=6", "batch_size=16", "max_length=32", "evals_per_epoch=0"))
-    ]
+    tried = [quick_mrpc(tmp_path / "glue", epochs=6)]
     how = {"learning_rates": [1e-9, 1e-2], "seeds": 1, "device": "cpu", "quiet": True}
     first = ablations.ablate(those, tried, tmp_path / "s", **how)
     assert first["rows"][1]["cells"]["glue/mrpc"]["learning_rate"] == 1e-2
@@ -124,9 +129,7 @@ def test_runs_are_pickled_for_worker_processes(
     monkeypatch.setattr("bertsmith.training.sweep.ordered_map", sent)
     reported: list[str] = []
     those = candidates([f"base={folders['base']}", "base+fresh"])
-    tried = [
-        Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=1", "batch_size=16", "max_length=32", "evals_per_epoch=0"))
-    ]
+    tried = [quick_mrpc(tmp_path / "glue")]
     how: dict[str, Any] = {"device": "cpu", "jobs": 3, "seeds": 2, "report": reported.append}
     result = ablations.ablate(those, tried, tmp_path / "s", **how)
     assert workers == [(3, 4)]  # every seed of its own
@@ -144,10 +147,8 @@ def test_runs_are_pickled_for_worker_processes(
 @pytest.mark.slow
 def test_parallel_runs_equal_sequential_runs(folders: dict[str, Path], tmp_path: Path) -> None:
     those = candidates([f"base={folders['base']}", "base+fresh"])
-    tried = [
-        Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=1", "batch_size=16", "max_length=32", "evals_per_epoch=0"))
-    ]
-    how = {"rates": [1e-3], "device": "cpu", "quiet": True}
+    tried = [quick_mrpc(tmp_path / "glue")]
+    how = {"learning_rates": [1e-3], "device": "cpu", "quiet": True}
     both = ablations.ablate(those, tried, tmp_path / "two", jobs=2, **how)
     alone = ablations.ablate(those, tried, tmp_path / "one", **how)
     assert [row["cells"]["glue/mrpc"]["score"] for row in both["rows"]] == [
@@ -156,33 +157,36 @@ def test_parallel_runs_equal_sequential_runs(folders: dict[str, Path], tmp_path:
 
 
 def test_a_left_to_right_model_is_pooled_at_the_last_token(folders: dict[str, Path], tmp_path: Path) -> None:
-    trial = Trial("glue/mrpc", mrpc(tmp_path, 16))
+    setup = TaskSetup("glue/mrpc", {"data": mrpc(tmp_path, 16)})
     causal, bidirectional = (Candidate(name, folders[name]) for name in ("ltr", "base"))
     assert (causal.causal, bidirectional.causal) == (True, False)
-    cell = Cell.planned(causal, trial, tmp_path)
+    cell = Cell.planned(causal, setup, tmp_path)
     model, _, _ = open_with_head(cell.settings, cell.task)
     assert model.encoder.direction == "forward"
     assert model.objectives["classify"].config.pooling == "last"
-    named = Cell.planned(causal, Trial("glue/mrpc", trial.data, ("head.pooling=mean",)), tmp_path)
+    named = Cell.planned(causal, TaskSetup("glue/mrpc", setup.files, ("head.pooling=mean",)), tmp_path)
     assert named.settings.head == {"pooling": "mean"}
-    assert Cell.planned(bidirectional, trial, tmp_path).settings.head == {}
+    assert Cell.planned(bidirectional, setup, tmp_path).settings.head == {}
     behind = Candidate("base+bilstm", bidirectional.folder)
-    assert Cell.planned(behind, trial, tmp_path).settings.head == {"recurrent": "bilstm", "pooling": "cls"}
-    assert Cell.planned(causal, Trial("glue/MRPC", trial.data), tmp_path).task.name == "glue/mrpc"
+    assert Cell.planned(behind, setup, tmp_path).settings.head == {"recurrent": "bilstm", "pooling": "cls"}
+    assert Cell.planned(causal, TaskSetup("glue/MRPC", setup.files), tmp_path).task.name == "glue/mrpc"
 
 
 def test_heads_that_read_only_the_embeddings(folders: dict[str, Path], tmp_path: Path) -> None:
     """With the pooling of the encoder's heads, or the mean: a first token's embedding is the same in every text."""
     (plain, words) = candidates([f"base={folders['base']}", "base+embeddings"])
     assert words.folder == plain.folder
-    trial = Trial("glue/mrpc", mrpc(tmp_path / "glue"))
-    head = Cell.planned(words, trial, tmp_path).settings.head
+    setup = TaskSetup("glue/mrpc", {"data": mrpc(tmp_path / "glue")})
+    head = Cell.planned(words, setup, tmp_path).settings.head
     assert (head["layers"], head["pooling"]) == ("embeddings", "mean")
-    assert "layers" not in Cell.planned(plain, trial, tmp_path).settings.head
+    assert "layers" not in Cell.planned(plain, setup, tmp_path).settings.head
 
 
 def test_errors_are_raised_before_training(folders: dict[str, Path], tmp_path: Path) -> None:
-    tried = [Trial("glue/mrpc", mrpc(tmp_path / "glue")), Trial("squad/1.1", tmp_path / "glue")]
+    tried = [
+        TaskSetup("glue/mrpc", {"data": mrpc(tmp_path / "glue")}),
+        TaskSetup("squad/1.1", {"data": tmp_path / "glue"}),
+    ]
     with pytest.raises(DataError, match="no file of squad"):
         ablations.ablate([Candidate("base", folders["base"])], tried, tmp_path / "s", device="cpu", quiet=True)
     assert not list((tmp_path / "s").iterdir())
@@ -211,12 +215,12 @@ def test_candidates_are_parsed_from_the_command_line(folders: dict[str, Path], t
 
 
 def test_tasks_are_parsed_from_the_command_line() -> None:
-    result = trials(
+    result = task_setups(
         ["glue/mrpc", "glue/rte", "squad/1.1"],
         ["all", "glue=g", "glue/rte=r"],
         ["epochs=2", "squad:batch_size=48", "glue/rte:epochs=10"],
     )
-    assert [(one.task, str(one.data)) for one in result] == [
+    assert [(one.task, str(one.files["data"])) for one in result] == [
         ("glue/mrpc", "g"),
         ("glue/rte", "r"),
         ("squad/1.1", "all"),
@@ -231,7 +235,7 @@ def test_tasks_are_parsed_from_the_command_line() -> None:
     with pytest.raises(ConfigError, match="such as 2e-5"):
         parse_learning_rates("fast")
     with pytest.raises(ConfigError, match=r"pass --data squad/1\.1=DIR"):
-        trials(["squad/1.1"], ["glue=g"], [])
+        task_setups(["squad/1.1"], ["glue=g"], [])
 
 
 def test_a_study_may_combine_tables_of_the_paper() -> None:

@@ -17,13 +17,13 @@ from threads import threads
 
 from bertsmith import config, recipes
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StoppedError
-from bertsmith.studies.ablations import Trial
 from bertsmith.studies.lineage import pretraining, table, tasks
 from bertsmith.studies.lineage.models import MODELS, PAIRS, SIZES, STAGES, TOKENIZERS, share_of, stages_of
 from bertsmith.studies.lineage.settings import LineageConfig, split_changes
 from bertsmith.studies.lineage.study import lineage, part_names
 from bertsmith.studies.lineage.tasks import TaskRun, task_facts
-from bertsmith.studies.lineage.text import judged_texts
+from bertsmith.studies.lineage.text import held_out_texts
+from bertsmith.studies.task_setup import TaskSetup
 from bertsmith.system.durable import read_checksummed_json
 
 SMALL = ("epochs=1", "batch_size=16", "max_length=32")
@@ -64,7 +64,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def study_of(base: Path, output: Path, **changes: Any) -> LineageConfig:
     given: dict[str, Any] = {
         "text": (str(base / "text.txt"),),
-        "tasks": (Trial("classification", base / "own", SMALL),),
+        "tasks": (TaskSetup("classification", {"data": base / "own"}, SMALL),),
         "output": output,
         "minutes": 0.01,
         "size": "tiny",
@@ -129,7 +129,7 @@ def test_a_second_stage_starts_from_the_first(
     small = {name: replace(stage, changes=shape) for name, stage in STAGES["quick"].items()}
     monkeypatch.setitem(STAGES, "quick", small)
     study = study_of(base, tmp_path / "s", models=(row,), size="quick", minutes=0.02)
-    result = lineage(study, only=("text", "pretrain", "judge"), quiet=True)
+    result = lineage(study, only=("text", "pretrain", "evaluate"), quiet=True)
     (found,) = result["rows"]
     assert list(found["stages"]) == [f"{row}-words", row]
     assert found["minutes"] == pytest.approx(0.02)
@@ -139,7 +139,7 @@ def test_a_second_stage_starts_from_the_first(
     moved = tmp_path / "moved"
     (tmp_path / "s").rename(moved)
     monkeypatch.setattr(pretraining, "_train", lambda *given, **how: pytest.fail("a moved stage was trained again"))
-    again = lineage(replace(study, output=moved), only=("text", "pretrain", "judge"), quiet=True)
+    again = lineage(replace(study, output=moved), only=("text", "pretrain", "evaluate"), quiet=True)
     assert again["rows"] == result["rows"]
     other = replace(study, output=tmp_path / "t")
     with pytest.raises(ConfigError, match=f"{row}-words is not finished"):
@@ -149,7 +149,7 @@ def test_a_second_stage_starts_from_the_first(
 def test_cove_is_left_out_without_parallel_text(base: Path, tmp_path: Path) -> None:
     study = study_of(base, tmp_path, models=())
     assert list(study.rows()) == [name for name in MODELS if name != "cove"]
-    assert study.left_out() == {"cove": "needs parallel text: pass --pairs FILE"}
+    assert study.left_out() == {"cove": "needs parallel text, given as pairs"}
     assert list(study_of(base, tmp_path, models=(), pairs=("a.tsv",)).rows()) == list(MODELS)
 
 
@@ -175,8 +175,8 @@ def test_a_study_writes_its_table_and_is_not_repeated(
         assert 0 <= cell["score"]["mean"] <= 1
         assert len(cell["shown"]) == 5
         assert {*cell["shown"]} <= {"warm", "cold"}
-    assert result["rows"][1]["judgement"] is None
-    assert result["rows"][2]["judgement"]["kind"] == "masked"
+    assert result["rows"][1]["text_loss"] is None
+    assert result["rows"][2]["text_loss"]["kind"] == "masked"
     assert not list((tmp_path / "s" / "tasks").rglob("*.safetensors"))
     monkeypatch.setattr(tasks, "finetune", lambda *given, **how: pytest.fail("a finished run was trained again"))
     monkeypatch.setattr(pretraining, "_train", lambda *given, **how: pytest.fail("a stage was trained again"))
@@ -194,13 +194,16 @@ def test_a_study_writes_its_table_and_is_not_repeated(
 
 def test_finished_pre_training_serves_another_task(base: Path, tmp_path: Path, untrained: None) -> None:
     lineage(study_of(base, tmp_path / "s", models=("bert",), seeds=1), only=("text", "pretrain"), quiet=True)
-    both = (Trial("classification", base / "own", SMALL), Trial("tagging", base / "tags", SMALL))
+    both = (
+        TaskSetup("classification", {"data": base / "own"}, SMALL),
+        TaskSetup("tagging", {"data": base / "tags"}, SMALL),
+    )
     result = lineage(study_of(base, tmp_path / "s", models=("bert",), seeds=1, tasks=both), quiet=True)
     assert {*result["rows"][0]["cells"]} == {"classification", "tagging"}
-    headings, rows = table.main_columns(result)
-    assert headings[-1] == "Mean"
+    main = table.main_table(result)
+    assert main.headings[-1] == "Mean"
     means = [result["rows"][0]["cells"][task]["score"]["mean"] for task in ("classification", "tagging")]
-    assert rows[1][-1] == f"{50 * sum(means):.1f}"
+    assert main.rows[1][-1] == f"{50 * sum(means):.1f}"
 
 
 def test_a_stopped_study_resumes(base: Path, tmp_path: Path, untrained: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +248,7 @@ def test_what_a_model_cannot_do_is_an_empty_field(
     assert "nonsense" in result["rows"][0]["cells"]["classification"]["reason"]
     (line,) = [line for line in table.notes(result) if "BERT" in line]
     assert line.startswith("BERT on classification is empty: ")
-    assert table.main_columns(result)[1][1][-1] == table.EMPTY
+    assert table.main_table(result).rows[1][-1] == table.EMPTY
 
 
 def test_runs_in_parallel_have_the_same_scores(base: Path, tmp_path: Path, untrained: None) -> None:
@@ -265,7 +268,10 @@ def test_mistakes_are_found_before_anything_is_trained(base: Path, tmp_path: Pat
     with pytest.raises(ConfigError, match="--only tasks/gpt is not a part of this study: name text, pretrain"):
         lineage(study_of(base, tmp_path), only=("tasks/gpt",), quiet=True)
     with pytest.raises(ConfigError, match="epochz"):
-        lineage(study_of(base, tmp_path, tasks=(Trial("classification", base / "own", ("epochz=1",)),)), quiet=True)
+        lineage(
+            study_of(base, tmp_path, tasks=(TaskSetup("classification", {"data": base / "own"}, ("epochz=1",)),)),
+            quiet=True,
+        )
     with pytest.raises(ConfigError, match="epochz"):
         lineage(study_of(base, tmp_path, changes=("bert:epochz=1",)), quiet=True)
     with pytest.raises(BertsmithError, match="has 0 marked words"):
@@ -273,11 +279,11 @@ def test_mistakes_are_found_before_anything_is_trained(base: Path, tmp_path: Pat
     with pytest.raises(ConfigError, match="pretrain/bert is not finished"):
         lineage(study_of(base, tmp_path / "s", models=("bert",)), only=("tasks",), quiet=True)
     with pytest.raises(DataError):
-        task_facts(Trial("classification", base / "missing"))
+        task_facts(TaskSetup("classification", {"data": base / "missing"}))
     few = study_of(base, tmp_path / "t", models=("bert",), held_out=0.001)
     assert not (tmp_path / "t").exists()
-    with pytest.raises(DataError, match="are held out to judge the models"):
-        judged_texts(few)
+    with pytest.raises(DataError, match="are held out to evaluate the models"):
+        held_out_texts(few)
 
 
 def test_the_command_says_what_is_wrong(base: Path, tmp_path: Path) -> None:
@@ -317,10 +323,10 @@ def test_the_whole_lineage_on_a_cpu(base: Path, tmp_path: Path) -> None:
         assert row["minutes"] == pytest.approx(0 if row["name"] == "none" else 0.1)
         for task, cell in row["cells"].items():
             assert "score" in cell, f"{row['name']} on {task}: {cell}"
-    judged = {row["name"]: row["judgement"] and row["judgement"]["kind"] for row in result["rows"]}
-    assert {name for name, kind in judged.items() if kind == "likelihood"} == {"ulmfit", "gpt"}
-    assert {name for name, kind in judged.items() if kind == "masked"} == {"bert", "roberta", "albert"}
-    assert judged["elmo"] == judged["taglm"] == "likelihood of both directions"
+    kinds = {row["name"]: row["text_loss"] and row["text_loss"]["kind"] for row in result["rows"]}
+    assert {name for name, kind in kinds.items() if kind == "likelihood"} == {"ulmfit", "gpt"}
+    assert {name for name, kind in kinds.items() if kind == "masked"} == {"bert", "roberta", "albert"}
+    assert kinds["elmo"] == kinds["taglm"] == "likelihood of both directions"
     contexts = {row["name"]: row["samples"].get("contexts") for row in result["rows"]}
     assert contexts["word-vectors"][0][1] == pytest.approx(1.0)
     assert contexts["bert"][0][1] < 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_fixtures import IN_A_BROWSER, open_pages, running_browser, unfolded
+from browser_fixtures import IN_A_BROWSER, check_phone_and_screen
 
 from bertsmith.studies.lineage import table
 from bertsmith.studies.lineage.page import write_page
@@ -35,7 +35,7 @@ def sample_table() -> dict[str, Any]:
     """Two models on two tasks, one field of which is empty, and one not finished."""
     curve = [{"seconds": 1.0, "tokens": 10.0, "loss": 3.0}, {"seconds": 2.0, "tokens": 20.0, "loss": 2.0}]
     stage = {"recipe": "gpt/tiny", "minutes": 1.0, "curve": curve, "device": "cpu"}
-    judged = {"kind": "likelihood", "nats_per_byte": 1.25, "tokens": 9, "unknown_bytes": 0.1}
+    loss = {"kind": "likelihood", "nats_per_byte": 1.25, "tokens": 9, "unknown_bytes": 0.1}
     costs = {"minutes": 1.0, "seconds": 60.0, "tokens": 99, "flop": 1e9, "compile_seconds": 0.0, "parameters": 7}
     samples = {"next": [["of", "<i>"], ["a"]], "contexts": [[1.0, 0.5], [0.5, 1.0]]}
     rows = [
@@ -43,8 +43,8 @@ def sample_table() -> dict[str, Any]:
         for name, title, idea in (("gpt", "GPT-1", "fine-tuned"), ("bert", "BERT", "bidirectional"))
     ]
     cells = [{"x": score(0.5, 0.1), "y": {"reason": "it is <odd>"}}, {"x": score(0.75, 0.05), "y": None}]
-    for row, own, figure in zip(rows, cells, (judged, judged | {"kind": "masked"}), strict=True):
-        row |= {"cells": own, "judgement": figure, "samples": samples}
+    for row, own, figure in zip(rows, cells, (loss, loss | {"kind": "masked"}), strict=True):
+        row |= {"cells": own, "text_loss": figure, "samples": samples}
     facts = {"metric": "f1", "train_examples": 9, "dev_examples": 4, "shown": [{"text": "<text>", "gold": "a"}]}
     base = {"baseline": {"description": "most frequent label", "score": 0.4}}
     return {
@@ -55,25 +55,26 @@ def sample_table() -> dict[str, Any]:
         "texts": {"bpe": {"vocab_size": 9, "tokens": 99, "held_out_documents": 4, "data": "0" * 64}, "words": None},
         "tasks": [{"name": name, **facts, **base} for name in ("x", "y")],
         "rows": rows,
-        "left_out": {"cove": "needs parallel text: pass --pairs FILE"},
+        "left_out": {"cove": "needs parallel text, given as pairs"},
         "added": [table.difference(*rows, ["x", "y"])],
     }
 
 
 def test_the_table_says_what_is_missing_and_what_each_figure_is() -> None:
     shown = sample_table()
-    headings, rows = table.main_columns(shown)
+    main = table.main_table(shown)
+    headings, rows = main.headings, main.rows
     assert headings == ["Model", "Idea", "Minutes", "Nats/byte", "Figure", "x, f1", "y, f1", "Mean"]
     assert rows[0] == ["(no model)", "–", "–", "–", "–", "40.0", "40.0", "–"]
     assert rows[1] == ["GPT-1", "fine-tuned", "1", "1.250", "likelihood", "50.0 ± 10.0", "–", "–"]
     assert rows[2] == ["BERT", "bidirectional", "1", "(1.250)", "masked", "75.0 ± 5.0", "…", "–"]
     notes = list(table.notes(shown))
-    assert notes[0] == "cove is left out: it needs parallel text: pass --pairs FILE."
+    assert notes[0] == "cove is left out: it needs parallel text, given as pairs."
     assert notes[1] == "GPT-1 on y is empty: it is <odd>"
     assert any("GPT-1 10.0%" in line for line in notes)
     assert not any("devices" in line or "trained on" in line for line in notes)
     assert notes[-1] == "1 field is not finished (…): the same command resumes."
-    assert table.added_columns(shown)[1] == [["GPT-1", "BERT", "<b>", "+25.0 ± 11.2", "–", "–"]]
+    assert table.added_table(shown).rows == [["GPT-1", "BERT", "<b>", "+25.0 ± 11.2", "–", "–"]]
     text = table.markdown(shown)
     assert "| GPT-1 | fine-tuned | 1 | 1.250 | likelihood | 50.0 ± 10.0 | – | – |" in text
     assert "| BERT | gpt/tiny (1 min) | 7 | 99 | 1.00e+09 | 60 | 0 | 2 |" in text
@@ -101,11 +102,4 @@ class TestInABrowser:
     pytestmark = IN_A_BROWSER
 
     def test_the_page_fits_a_phone(self, tmp_path: Path) -> None:
-        page = write_page(sample_table(), tmp_path / "p.html")
-        with running_browser() as browser, open_pages(browser, {"p": page}) as opened:
-            for width, scheme in ((390, "dark"), (1280, "light")):
-                one = opened("p", viewport={"width": width, "height": 800}, color_scheme=scheme)
-                assert one.locator("figure svg text").first.bounding_box()["height"] > 10
-                found, light, size = unfolded(one, tmp_path / f"{width}.png")
-                assert (found, light) == (width, scheme == "light")
-                assert size > 10_000
+        check_phone_and_screen(write_page(sample_table(), tmp_path / "p.html"), tmp_path)

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser_fixtures import IN_A_BROWSER, check_phone_and_screen
 from command_line import call
 from frozen_fixtures import bert_folder, conll_file, lm_folder, word_folder
 
 from bertsmith.errors import ConfigError
 from bertsmith.reports.report_page import write_report
 from bertsmith.studies.lm_features import TABLES, Source, variants
+from bertsmith.studies.lm_features_report import write_page
 from bertsmith.studies.published import LM_FEATURES
 
 QUICK = ["encoder.hidden=4", "encoder.character_hidden=2", "epochs=1", "batch_size=16", "learning_rate=0.01"]
@@ -102,3 +104,23 @@ def test_wrong_models_and_tables_are_one_line_errors(tmp_path: Path) -> None:
     assert "--features needs a model folder" in refused.stderr
     refused = call("lm-features", words, "--features", lm, *common, "--table", "layer")
     assert "--table layer must be one of position, models, layers, mix, injection" in refused.stderr
+
+
+def sample_table() -> dict[str, Any]:
+    """Two rows on one task, one of which has learned weights."""
+    weights = {"features-0 after layer 1": {"0": 0.2, "1": 0.5, "2": 0.3, "scale": 1.04}}
+    cell = {"metric": "f1", "score": {"mean": 0.8, "deviation": None, "runs": 1}, "published": 84.7}
+    rows = [
+        {"name": name, "cells": {"conll/conll2003": {**cell, "weights": own}}}
+        for name, own in (("top <i>", {}), ("mix, λ=0", weights))
+    ]
+    return {"table": "mix", "source": "P-ELMo Table 2", "tasks": ["conll/conll2003"], "rows": rows}
+
+
+class TestInABrowser:
+    pytestmark = IN_A_BROWSER
+
+    def test_the_page_fits_a_phone(self, tmp_path: Path) -> None:
+        page = write_page(sample_table(), tmp_path / "p.html")
+        assert "top &lt;i&gt;" in page.read_text(encoding="utf-8")
+        check_phone_and_screen(page, tmp_path)

@@ -273,7 +273,7 @@ def test_the_chart_has_a_logarithmic_axis_and_error_bars() -> None:
         points = [(float(one.get("cx", "")), float(one.get("cy", ""))) for one in group if one.tag == "circle"]
         gaps = [b[0] - a[0] for a, b in pairwise(points)]
         assert gaps == pytest.approx([gaps[0]] * 3, abs=0.2)  # equal, from 100 to 100,000
-        bars = [one.get("d", "") for one in group if "bar" in one.get("class", "")]
+        bars = [one.get("d", "") for one in group if "error" in one.get("class", "")]
         assert len(bars) == (3 if index == 0 else 4)  # one run has no deviation
         for bar, (x, y) in zip(bars, points, strict=False):
             (top, bottom) = map(float, re.match(r"M[\d.]+ ([\d.]+)V([\d.]+)", bar).groups())  # type: ignore[union-attr]

@@ -27,10 +27,16 @@ IN_PYTHON = (
     (r", or task_settings=\{\"header\": \"false\"\} if line 1 .*$", ""),  # rows in memory have no header
     (r"(\S+/)?data/(train|dev)\.jsonl:(\d+)", r"row \3 of \2"),
     (r"(\S+/)?data/(train|dev)\.jsonl", r"\2"),
+    (r"--task glue/cola --data DIR", 'tasks={"glue/cola": FOLDER}'),
     (r"--(train|dev|data|file) (FILE|DIR)", r"\1=\2"),
     (r"--overwrite\b", "overwrite=True"),
     (r"\banother -o\b", "another output"),
     (r"--device (\w+)", r"device=\1"),
+    (r"--set (\S+):dev_fraction=0.1", r'finetune_settings={"\1": {"dev_fraction": 0.1}}'),
+    (r"--held-out(?= \d)", "--held_out"),
+    (r"--(minutes|models|held_out) ", r"\1="),
+    (r"--held-out\b", "held_out"),
+    (r"--(pairs|text)\b", r"\1"),
 )
 
 
@@ -49,6 +55,21 @@ def python_errors(function: Callable[P, R]) -> Callable[P, R]:
             raise
 
     return wrapped
+
+
+class LineageSettings(TypedDict, total=False):
+    """Further settings of `lineage`, see `bertsmith.studies.lineage.settings.LineageConfig`."""
+
+    pairs: Sequence[PathLike]
+    vocab_size: int
+    held_out: float
+    seed: int
+    finetune_settings: Table
+    learning_rates: Sequence[float]
+    sentences: Sequence[str]
+    jobs: int
+    workers: int | None
+    keep: bool
 
 
 class RunSettings(TypedDict, total=False):

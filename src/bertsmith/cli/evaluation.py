@@ -31,7 +31,7 @@ def evaluate(
     task: TaskName = "",
     overrides: Words = None,
     data: opt.TaskData = None,
-    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
+    dev: opt.DevFile = None,
     file: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples of the split.")] = None,
     split: Annotated[str, typer.Option(help="train, dev or test.", autocompletion=opt.complete_split)] = "dev",
     encoding: Encoding = None,

@@ -105,9 +105,15 @@ Overrides = Annotated[list[str] | None, overrides("encoder.layers=4 steps=1000")
 TASK_HELP = "Task, e.g. glue/cola, squad/1.1, classification, tagging; or a recipe of `init --task`, or a recipe.json."
 TaskName = Annotated[str, typer.Option("--task", "-t", metavar="TASK", help=TASK_HELP, autocompletion=complete_task)]
 Data = Annotated[Path, typer.Option("--data", "-d", metavar="DIR", help="Shards written by `bertsmith prepare`.")]
-TaskData = Annotated[Path | None, option("--data", "Folder of the benchmark, instead of single files.", "DIR")]
+DATA_HELP = "Folder of the benchmark, instead of single files."
+TaskData = Annotated[Path | None, option("--data", DATA_HELP, "DIR")]
+TrainFile = Annotated[Path | None, option("--train", "Training examples.", "FILE")]
+DevFile = Annotated[Path | None, option("--dev", "Examples to score on.", "FILE")]
+TestFile = Annotated[Path | None, option("--test", "Labelled test examples, whose scores are reported.", "FILE")]
+RATES_HELP = "Learning rates to try; the best on dev is used."
+LearningRates = Annotated[str, option("--learning-rates", RATES_HELP, "A,B,...")]
 Seeds = Annotated[int, at_least(1, "Runs per learning rate, each with another seed.")]
-Jobs = Annotated[int, at_least(1, "Runs in parallel, on a GPU with enough memory.")]
+Jobs = Annotated[int, at_least(1, "Fine-tuning runs in parallel, on a GPU with enough memory.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.", autocompletion=complete_device)]
 Json = Annotated[bool, option("--json", "Print the result as one JSON object on stdout.")]
 OVERWRITE_HELP = "Replace what an earlier call of this command wrote to the folder."

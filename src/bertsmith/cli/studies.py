@@ -19,8 +19,6 @@ START_HELP = "Model folder or run to start from; may be repeated."
 CHANGES_HELP = "Settings of fine-tuning, e.g. learning_rate=1e-4; of one model: from-scratch:learning_rate=1e-3."
 TABLES_HELP = "position, models, layers, mix (its regularisation) or injection (input, output, both)."
 SIZES_HELP = "Numbers of labelled training examples; all: every one."
-LINEAGE_TASK_HELP = "Task, e.g. glue/cola, conll/conll2003, squad/1.1, classification; may be repeated."
-LINEAGE_DATA_HELP = "Folder of a task, or of all tasks; may be repeated."
 LINEAGE_SET_HELP = "Settings of fine-tuning, for all or for one model or task, e.g. bert:epochs=5; may be repeated."
 LINEAGE_MODELS_HELP = "Rows of the table, e.g. word-vectors,elmo,gpt,bert."
 PAIRS_HELP = "Parallel text for CoVe: a table with source and target, or two line-aligned files (repeat the option)."
@@ -28,6 +26,21 @@ ONLY_HELP = "Only these parts, e.g. text,pretrain/bert,tasks/bert."
 SENTENCE_HELP = "For example predictions: a sentence with one *marked* word; may be repeated."
 STOP_HELP = "Save and exit after so many seconds, with exit status 75; the same command resumes."
 StudyFolder = Annotated[Path, opt.output("DIR", "Folder of the study; finished runs in it are skipped.")]
+TASKS_HELP = "Task, e.g. glue/cola, conll/conll2003, squad/1.1, classification; may be repeated."
+Tasks = Annotated[
+    list[str], typer.Option("--task", "-t", metavar="TASK", help=TASKS_HELP, autocompletion=opt.complete_task)
+]
+TaskFolders = Annotated[list[str], opt.option("--data", "Folder of a task, or of all; may be repeated.", "[TASK=]DIR")]
+SET_HELP = "Settings of fine-tuning, for all tasks or for one; may be repeated."
+TaskSettings = Annotated[list[str] | None, opt.option("--set", SET_HELP, "[TASK:]SETTING=VALUE")]
+
+
+def sweep_options(learning_rates: str, seeds: int, jobs: int, device: str, quiet: bool) -> dict[str, Any]:
+    """The keywords of a study that fine-tunes with several learning rates and seeds."""
+    from bertsmith.training.sweep import parse_learning_rates
+
+    options: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "device": device, "quiet": quiet}
+    return options | {"learning_rates": parse_learning_rates(learning_rates), "report": opt.reporter(quiet)}
 
 
 @app.command()
@@ -36,13 +49,13 @@ def features(
     task: opt.TaskName,
     output: StudyFolder,
     overrides: Annotated[list[str] | None, opt.overrides("epochs=20 head.dropout=0.5 task.context=document")] = None,
-    train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.")] = None,
-    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to select on.")] = None,
-    test: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to report.")] = None,
+    train: opt.TrainFile = None,
+    dev: opt.DevFile = None,
+    test: opt.TestFile = None,
     data: opt.TaskData = None,
     layers: Annotated[str, typer.Option(metavar="A,B,...", help=LAYERS_HELP, show_default="all but mix")] = "",
     seeds: Annotated[int, opt.at_least(1, "Taggers per layer selection, each with another seed.")] = 5,
-    jobs: Annotated[int, opt.at_least(1, "Taggers in parallel, on a GPU with enough memory.")] = 1,
+    jobs: opt.Jobs = 1,
     precision: Annotated[
         str, typer.Option(help="Precision of the features on disk: float32, or float16 for half the size.")
     ] = "float32",
@@ -66,17 +79,11 @@ def features(
 @app.command()
 def ablate(
     models: Annotated[list[str], typer.Argument(metavar="[NAME=]FOLDER...", help=MODELS_HELP)],
-    task: Annotated[
-        list[str], typer.Option("--task", "-t", metavar="TASK", help="Task, e.g. glue/mrpc; may be repeated.")
-    ],
-    data: Annotated[list[str], opt.option("--data", "Folder of the benchmark; may be repeated.", "[TASK=]DIR")],
+    task: Tasks,
+    data: TaskFolders,
     output: StudyFolder,
-    settings: Annotated[
-        list[str] | None, opt.option("--set", "For all tasks or for one; may be repeated.", "[TASK:]SETTING=VALUE")
-    ] = None,
-    learning_rates: Annotated[
-        str, typer.Option(metavar="A,B,...", help="Learning rates to try; the best on dev counts.")
-    ] = "",
+    settings: TaskSettings = None,
+    learning_rates: opt.LearningRates = "",
     seeds: opt.Seeds = 1,
     jobs: opt.Jobs = 1,
     device: opt.Device = "auto",
@@ -86,13 +93,11 @@ def ablate(
     """Compare pre-trained models on several tasks. All are fine-tuned alike, as in table 5 of the BERT paper."""
     from bertsmith.reports import terminal_runs
     from bertsmith.studies.ablations import ablate as study
-    from bertsmith.studies.ablations import candidates, trials
-    from bertsmith.training.sweep import parse_learning_rates
+    from bertsmith.studies.ablations import candidates
+    from bertsmith.studies.task_setup import task_setups
 
-    quiet = quiet or as_json
-    options: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "device": device, "quiet": quiet}
-    options |= {"learning_rates": parse_learning_rates(learning_rates), "report": opt.reporter(quiet)}
-    result = study(candidates(models), trials(task, data, settings or []), output, **options)
+    options = sweep_options(learning_rates, seeds, jobs, device, quiet or as_json)
+    result = study(candidates(models), task_setups(task, data, settings or []), output, **options)
     opt.print_result(result, as_json, lambda: terminal_runs.ablations(result))
 
 
@@ -102,18 +107,12 @@ def lm_features(
     features: Annotated[
         list[str], typer.Option("--features", metavar="[NAME=]FOLDER", help="Frozen language model; may be repeated.")
     ],
-    task: Annotated[
-        list[str], typer.Option("--task", "-t", metavar="TASK", help="Task, e.g. conll/conll2003; may be repeated.")
-    ],
-    data: Annotated[list[str], opt.option("--data", "Folder of the benchmark; may be repeated.", "[TASK=]DIR")],
+    task: Tasks,
+    data: TaskFolders,
     output: StudyFolder,
     table: Annotated[str, typer.Option(metavar="NAME", help=TABLES_HELP)] = "position",
-    settings: Annotated[
-        list[str] | None, opt.option("--set", "For all tasks or for one; may be repeated.", "[TASK:]SETTING=VALUE")
-    ] = None,
-    learning_rates: Annotated[
-        str, typer.Option(metavar="A,B,...", help="Learning rates to try; the best on dev counts.")
-    ] = "",
+    settings: TaskSettings = None,
+    learning_rates: opt.LearningRates = "",
     seeds: opt.Seeds = 1,
     jobs: opt.Jobs = 1,
     device: opt.Device = "auto",
@@ -122,14 +121,11 @@ def lm_features(
 ) -> None:
     """Compare uses of frozen language models in a task network: position, models, layers, mix, as in TagLM and ELMo."""
     from bertsmith.reports import terminal_runs
-    from bertsmith.studies.ablations import trials
     from bertsmith.studies.lm_features import lm_features as study
-    from bertsmith.training.sweep import parse_learning_rates
+    from bertsmith.studies.task_setup import task_setups
 
-    quiet = quiet or as_json
-    options: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "device": device, "quiet": quiet, "table": table}
-    options |= {"learning_rates": parse_learning_rates(learning_rates), "report": opt.reporter(quiet)}
-    result = study(model, features, trials(task, data, settings or []), output, **options)
+    options = sweep_options(learning_rates, seeds, jobs, device, quiet or as_json) | {"table": table}
+    result = study(model, features, task_setups(task, data, settings or []), output, **options)
     opt.print_result(result, as_json, lambda: terminal_runs.ablations(result))
 
 
@@ -141,9 +137,9 @@ def sample_efficiency(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[[MODEL:]SETTING=VALUE]...", help=CHANGES_HELP)
     ] = None,
-    train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.")] = None,
-    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
-    test: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to report instead of dev.")] = None,
+    train: opt.TrainFile = None,
+    dev: opt.DevFile = None,
+    test: opt.TestFile = None,
     data: opt.TaskData = None,
     sizes: Annotated[str, typer.Option(metavar="A,B,...", help=SIZES_HELP)] = "100,200,500,1000,all",
     from_scratch: Annotated[
@@ -171,35 +167,33 @@ def sample_efficiency(
 @app.command()
 def lineage(
     text: Annotated[list[str], typer.Option("--text", metavar="FILE", help=opt.CORPUS_HELP)],
-    task: Annotated[list[str], typer.Option("--task", "-t", metavar="TASK", help=LINEAGE_TASK_HELP)],
-    data: Annotated[list[str], opt.option("--data", LINEAGE_DATA_HELP, "[TASK=]DIR")],
+    task: Tasks,
+    data: TaskFolders,
     output: StudyFolder,
     minutes: Annotated[float, typer.Option(help="Minutes of pre-training of each model.")] = 10.0,
     size: Annotated[str, typer.Option(help="quick: for one GPU; tiny: for a CPU.")] = "quick",
     models: Annotated[str, typer.Option(metavar="A,B,...", help=LINEAGE_MODELS_HELP, show_default="all")] = "",
     pairs: Annotated[list[str] | None, typer.Option("--pairs", metavar="FILE", help=PAIRS_HELP)] = None,
     vocab_size: Annotated[int, typer.Option(help="Size of each vocabulary; 0: 32,768, tiny 8,192.")] = 0,
-    held_out: Annotated[float, typer.Option(help="Share of documents that models are judged on.")] = 0.01,
+    held_out: Annotated[float, typer.Option(help="Share of documents that models are evaluated on.")] = 0.01,
     settings: Annotated[list[str] | None, opt.option("--set", LINEAGE_SET_HELP, "[MODEL|TASK:]SETTING=VALUE")] = None,
-    learning_rates: Annotated[
-        str, typer.Option(metavar="A,B,...", help="Learning rates of fine-tuning to try; the best on dev counts.")
-    ] = "",
+    learning_rates: opt.LearningRates = "",
     seeds: Annotated[int, opt.at_least(1, "Fine-tuning runs of each model on each task.")] = 3,
     sentence: Annotated[list[str] | None, typer.Option("--sentence", metavar="TEXT", help=SENTENCE_HELP)] = None,
     only: Annotated[str, typer.Option(metavar="PART,...", help=ONLY_HELP)] = "",
     stop_after: Annotated[float, typer.Option(metavar="SECONDS", help=STOP_HELP)] = 0.0,
     keep: Annotated[bool, opt.option("--keep", "Keep the fine-tuned models.")] = False,
     workers: opt.Workers = None,
-    jobs: Annotated[int, opt.at_least(1, "Fine-tuning runs in parallel, on a GPU with enough memory.")] = 1,
+    jobs: opt.Jobs = 1,
     device: opt.Device = "auto",
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
     """Compare all models from word vectors to ELECTRA: the same text, the same minutes, the same tasks, one table."""
-    from bertsmith.studies.ablations import trials
     from bertsmith.studies.lineage.settings import LineageConfig, split_changes
     from bertsmith.studies.lineage.study import lineage as study
     from bertsmith.studies.lineage.table import show
+    from bertsmith.studies.task_setup import task_setups
     from bertsmith.training.sweep import parse_learning_rates
 
     of_models, of_tasks = split_changes(settings or [])
@@ -208,7 +202,7 @@ def lineage(
     given |= {"jobs": jobs, "device": device, "changes": tuple(of_models), "size": size}
     given |= {"learning_rates": tuple(parse_learning_rates(learning_rates))}
     given |= {"sentences": tuple(sentence)} if sentence else {}
-    chosen = LineageConfig(text=tuple(text), tasks=tuple(trials(task, data, of_tasks)), output=output, **given)
+    chosen = LineageConfig(text=tuple(text), tasks=tuple(task_setups(task, data, of_tasks)), output=output, **given)
     quiet = quiet or as_json
     how: dict[str, Any] = {"only": opt.comma_separated(only), "stop_seconds": stop_after, "quiet": quiet}
     result = study(chosen, **how, report=opt.reporter(quiet))

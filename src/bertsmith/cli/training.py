@@ -21,7 +21,6 @@ TASKS_HELP = f"{opt.TASK_HELP} For several tasks, repeat it; NAME=TASK names one
 Tasks = Annotated[
     list[str], typer.Option("--task", "-t", metavar="TASK", help=TASKS_HELP, autocompletion=opt.complete_task)
 ]
-DATA_HELP = "Folder of the benchmark, instead of single files."
 VARIANTS_HELP = (
     "Recipes, each with its own settings after commas (name=... names its folder); then settings for all of them."
 )
@@ -99,11 +98,9 @@ def finetune(
     overrides: Annotated[list[str] | None, opt.overrides("epochs=4 batch_size=16 task.text=review")] = None,
     train: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Training examples.")] = None,
     dev: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
-    data: Annotated[list[str] | None, opt.option("--data", DATA_HELP, "DIR")] = None,
+    data: Annotated[list[str] | None, opt.option("--data", opt.DATA_HELP, "DIR")] = None,
     tokenizer: opt.Tokenizer = None,
-    learning_rates: Annotated[
-        str, typer.Option(metavar="A,B,...", help="Learning rates to try; the best on dev is kept.")
-    ] = "",
+    learning_rates: opt.LearningRates = "",
     seeds: opt.Seeds = 1,
     jobs: opt.Jobs = 1,
     resume: Resume = "auto",

@@ -34,8 +34,8 @@ SHADES = 9
 def page(result: Evaluation) -> str:
     """The full page."""
     data = page_data(result)
-    title = f"{result.task} {result.split}"
-    return pages.render_page(ASSETS, "evaluation", title=title, data=data, parts=_sections(result, data))
+    about = {"heading": "Evaluation", "title": f"{result.task} {result.split}", "main": page_main(result, data)}
+    return pages.render_page(ASSETS, "evaluation", **about, data=data)
 
 
 def page_main(result: Evaluation, data: Mapping[str, Any]) -> str:

@@ -33,30 +33,26 @@ IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', flags=re.MULTIL
 DEFINITION = re.compile(r"^(?:export )?(?:async )?(?:const|let|function|class) (\w+)", flags=re.MULTILINE)
 
 
-def render_page(folder: Traversable, name: str, *, title: str, data: Any, parts: Mapping[str, str]) -> str:
-    """`name`.html of an asset folder with its style and script, `data` for the script, and `parts` as markup.
+def render_page(folder: Traversable, name: str, *, heading: str, title: str, main: str, data: Any = None) -> str:
+    """A page with the markup of its main element, and the style `name`.css and the script `name`.js of an asset folder.
 
-    A page without `name`.js has no script.
+    `data`: for the script. A page without `name`.js has no script.
     """
-    style, template = ((folder / f"{name}.{kind}").read_text(encoding="utf-8") for kind in ("css", "html"))
-    style = (ASSETS / "base.css").read_text(encoding="utf-8") + style
-    script = bundle_modules(f"{name}.js", [folder, ASSETS]) if (folder / f"{name}.js").is_file() else ""
-    scripts = f"; script-src '{_sha256(script)}'" if script else ""
-    values = {
-        "policy": f"default-src 'none'; style-src '{_sha256(style)}'{scripts}",
-        "title": escape(title),
-        "style": style,
-        "script": script,
-        "data": json_for_script(data),
-        **parts,
-    }
-    return _substitute(template, values)
+    style = (ASSETS / "base.css").read_text(encoding="utf-8") + (folder / f"{name}.css").read_text(encoding="utf-8")
+    policy, scripts = f"default-src 'none'; style-src '{_sha256(style)}'", ""
+    if (folder / f"{name}.js").is_file():
+        script = bundle_modules(f"{name}.js", [folder, ASSETS])
+        policy += f"; script-src '{_sha256(script)}'"
+        scripts = (
+            f'<script type="application/json" id="data">{json_for_script(data)}</script>\n<script>{script}</script>\n'
+        )
+    values = {"policy": policy, "title": escape(title), "style": style, "heading": escape(heading), "main": main}
+    return _substitute((ASSETS / "page.html").read_text(encoding="utf-8"), {**values, "scripts": scripts})
 
 
 def render_main(folder: Traversable, name: str, *, parts: Mapping[str, str]) -> str:
-    """The contents of the main element of the same page, for a page with another frame."""
-    template = (folder / f"{name}.html").read_text(encoding="utf-8")
-    return _substitute(template.partition("<main>\n")[2].partition("</main>")[0], parts)
+    """`name`.html of an asset folder, the contents of a main element, with its parts."""
+    return _substitute((folder / f"{name}.html").read_text(encoding="utf-8"), parts)
 
 
 def _substitute(template: str, values: Mapping[str, str]) -> str:
@@ -81,11 +77,19 @@ def json_for_script(data: Any) -> str:
     return text
 
 
-def table(headings: Iterable[str], rows: Iterable[Iterable[str]], *, wrap: bool = False) -> str:
-    """A table of plain text, which is escaped here."""
+def section(title: str, about: str, *contents: str) -> str:
+    """A heading, a line of explanation, and markup."""
+    return f'<h2>{escape(title)}</h2><p class="faint">{escape(about)}</p>{"".join(contents)}'
+
+
+def table(
+    headings: Iterable[str], rows: Iterable[Iterable[str]], *, wrap: bool = False, left: int | None = None
+) -> str:
+    """A table of plain text, which is escaped here. `left`: how many columns are left-aligned; by default all."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
     body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
-    markup = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    align = "" if left is None else f' class="left-{left}"'
+    markup = f"<table{align}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="wide{" wrap" if wrap else ""}" tabindex="0">{markup}</div>'
 
 
@@ -93,6 +97,19 @@ def figures(facts: Mapping[str, str]) -> str:
     """Names and values in large type, side by side."""
     pairs = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
     return f'<dl class="figures">{"".join(pairs)}</dl>'
+
+
+def figure(title: str, unit: str, markup: str, *, size: tuple[float, float], values: str = "") -> str:
+    """A chart with its caption. `markup` is that of the SVG; `values` are read aloud with the caption."""
+    caption = f"<figcaption><h3>{escape(title)}</h3><span>{escape(unit)}</span></figcaption>"
+    label = escape(", ".join(filter(None, (title, unit))) + (f": {values}" if values else ""))
+    svg = f'<svg role="img" aria-label="{label}" viewBox="0 0 {size[0]} {size[1]}">{markup}</svg>'
+    return f"<figure>{caption}{svg}</figure>"
+
+
+def figure_grid(some: Sequence[str]) -> str:
+    """Figures side by side."""
+    return f'<div class="figure-grid">{"".join(some)}</div>' if some else ""
 
 
 def notebook(markup: str) -> str:

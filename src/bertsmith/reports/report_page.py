@@ -16,8 +16,8 @@ from bertsmith.errors import BertsmithError
 from bertsmith.reports import run_summary
 from bertsmith.reports.comparison import differences, dotted, scores, shared, with_unique_names
 from bertsmith.reports.event_log import Curve
-from bertsmith.reports.html import ASSETS, figures, render_page, table, write
-from bertsmith.reports.layer_weights import picture, weights_of
+from bertsmith.reports.html import ASSETS, figure_grid, figures, render_main, render_page, table, write
+from bertsmith.reports.layer_weights import weight_figures, weights_of
 from bertsmith.reports.run_history import RunHistory, read_run
 from bertsmith.reports.text_charts import smooth, smoothing, thin
 from bertsmith.system.progress import format_duration
@@ -41,8 +41,9 @@ def write_report(runs: Sequence[RunHistory | str | Path], path: str | Path) -> P
 def page(runs: Sequence[RunHistory]) -> str:
     """The page as text."""
     names = ", ".join(run.name for run in runs)
-    heading = names if len(names) < 80 else f"{len(runs)} runs"
-    return render_page(ASSETS, "report", title=heading, data=page_data(runs), parts=page_parts(runs))
+    title = names if len(names) < 80 else f"{len(runs)} runs"
+    main = render_main(ASSETS, "report", parts=page_parts(runs))
+    return render_page(ASSETS, "report", heading="Training report", title=title, main=main, data=page_data(runs))
 
 
 def page_data(runs: Sequence[RunHistory]) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def _data(run: RunHistory) -> str:
 def _layer_weights(run: RunHistory) -> str:
     """The learned weights of layers, where the run has a mix of them."""
     weights = weights_of(run)
-    return f"<h3>Learned weights of the layers</h3>{picture(weights)}" if weights else ""
+    return f"<h3>Learned weights of the layers</h3>{figure_grid(weight_figures(weights))}" if weights else ""
 
 
 def _scores(runs: Sequence[RunHistory]) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
-from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +20,9 @@ from bertsmith.model_io.run_folder import find_model_folder, model_name
 from bertsmith.model_io.untrusted_files import read_json
 from bertsmith.reports.report_page import write_report
 from bertsmith.studies.published import METRICS, scores_for
-from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
+from bertsmith.studies.stored_results import read_result, write_result
+from bertsmith.studies.task_setup import TaskSetup
+from bertsmith.system.durable import Disk, checksummed_json
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetune import OBJECTIVES
 from bertsmith.training.finetune_data import build_task, dev_examples
@@ -83,43 +84,9 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
     return list(chosen.values())
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A task with its data folder and settings."""
-
-    task: str
-    data: Path
-    changes: tuple[str, ...] = ()
-
-
-def trials(tasks: Sequence[str], data: Sequence[str], changes: Sequence[str]) -> list[Trial]:
-    """Tasks from the command line. Data: a folder for all, `TASK=DIR` or `FAMILY=DIR`. Set: `[TASK:]NAME=VALUE`."""
-    setups = []
-    for task in dict.fromkeys(tasks):
-        folders = {name: path for name, path in (_task_prefix(word, "=") for word in data) if _applies(task, name)}
-        folder = folders.get(task) or folders.get(task.partition("/")[0]) or folders.get("")
-        if folder is None:
-            raise ConfigError(f"{task} has no data folder: pass --data {task}=DIR")
-        named = [_task_prefix(change, ":") for change in changes]
-        own = tuple(change for name, change in named if _applies(task, name))
-        setups.append(Trial(task, Path(folder), own))
-    return setups
-
-
-def _task_prefix(word: str, separator: str) -> tuple[str, str]:
-    """The task before the separator, "" for all tasks, and the rest."""
-    name, separated, rest = word.partition(separator)
-    is_task = separated and name.partition("/")[0] in config.kinds("bertsmith.tasks")
-    return (name, rest) if is_task else ("", word)
-
-
-def _applies(task: str, name: str) -> bool:
-    return name in ("", task, task.partition("/")[0])
-
-
 def ablate(
     models: Sequence[Candidate],
-    tasks: Sequence[Trial],
+    tasks: Sequence[TaskSetup],
     output: str | Path,
     *,
     learning_rates: Sequence[float] = (),
@@ -136,37 +103,56 @@ def ablate(
     """
     output = Path(output)
     Disk().make_folder(output)
-    planned = [Cell.planned(one, trial, output) for one in models for trial in tasks]  # fails early
-    table = scores_for([one.name for one in models], {cell.task.name for cell in planned})
+    cells = [(one.name, Cell.planned(one, setup, output)) for one in models for setup in tasks]  # fails early
+    table = scores_for([one.name for one in models], {cell.task.name for _, cell in cells})
+    rows: dict[str, dict[str, Any]] = {
+        one.name: {"name": one.name, "folder": str(one.folder), "causal": one.causal, "cells": {}} for one in models
+    }
+    options: dict[str, Any] = {"learning_rates": learning_rates, "seeds": seeds, "jobs": jobs, "device": device}
+    results = run_cells(cells, **options, quiet=quiet, report=report)
+    for (name, cell), result in zip(cells, results, strict=True):
+        published = table.scores.get(name, {}).get(cell.task.name)
+        rows[name]["cells"][cell.name] = result | {"published": published}
+    baselines = _baseline_row({cell.name: cell for _, cell in cells})
+    return _write_table([baselines, *rows.values()], table.source, output)
+
+
+def run_cells(
+    cells: Sequence[tuple[str, Cell]],
+    *,
+    learning_rates: Sequence[float],
+    seeds: int,
+    jobs: int,
+    device: str,
+    quiet: bool,
+    report: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    """The result of each cell in order; each has the name of its row. Finished runs are reused.
+
+    `jobs` and `report` as in `ablate`.
+    """
     options: dict[str, Any] = {"learning_rates": learning_rates, "seeds": seeds, "device": device}
-    work = [cell.runs(**options) if jobs > 1 else [] for cell in planned]
-    rows: dict[str, dict[str, Any]] = {}
+    work = [cell.runs(**options) if jobs > 1 else [] for _, cell in cells]
     with closing(run_parallel([run for runs in work for run in runs], jobs=jobs)) as done:
-        for (one, _), cell, runs in zip(product(models, tasks), planned, work, strict=True):
-            name = cell.task.name
+        for (row, cell), runs in zip(cells, work, strict=True):
             if jobs == 1:
-                report(f"{one.name} on {name}")
+                report(f"{row} on {cell.name}")
             for _ in runs:
                 next(done)
             result = cell.run(**options, quiet=quiet or jobs > 1)
             if jobs > 1:
-                report(f"{one.name} on {name}: done")
-            empty = {"name": one.name, "folder": str(one.folder), "causal": one.causal, "cells": {}}
-            rows.setdefault(one.name, empty)["cells"][cell.trial] = result | {
-                "published": table.scores.get(one.name, {}).get(name)
-            }
-    baselines = _baseline_row({cell.trial: cell for cell in planned})
-    return _write_table([baselines, *rows.values()], table.source, output)
+                report(f"{row} on {cell.name}: done")
+            yield result
 
 
 def _baseline_row(planned: Mapping[str, Cell]) -> dict[str, Any]:
     """The row of the baselines without a model."""
     cells: dict[str, Any] = {}
-    for trial, cell in planned.items():
+    for name, cell in planned.items():
         scored = baseline(cell.task, dev_examples(cell.settings, cell.task))
         score = asdict(summarize_seeds([scored.scores[cell.metric]]))
         shown = {"metric": cell.metric, "score": score, "baseline": scored.description}
-        cells[trial] = shown | {"run": None, "published": None}
+        cells[name] = shown | {"run": None, "published": None}
     return {"name": NO_MODEL, "folder": None, "causal": False, "cells": cells}
 
 
@@ -182,15 +168,15 @@ def _write_table(rows: list[dict[str, Any]], source: str, output: Path) -> dict[
 class Cell:
     """One model on one task."""
 
-    trial: str  # name of the task on the command line
+    name: str  # of the task on the command line
     task: Task
     settings: FinetuneConfig
     folder: Path  # of its runs
 
     @classmethod
-    def planned(cls, one: Candidate, trial: Trial, output: Path) -> Self:
+    def planned(cls, one: Candidate, setup: TaskSetup, output: Path) -> Self:
         """The cell of a model and a task; a left-to-right model is pooled at the last token."""
-        settings = make_finetune_config(trial.task, one.folder, {"data": trial.data}, trial.changes)
+        settings = make_finetune_config(setup.task, one.folder, setup.files, setup.changes)
         task = build_task(settings)
         known = {item.name for item in dataclasses.fields(config.find_kind(OBJECTIVES, task.objective).Config)}
         head = dict(settings.head)
@@ -201,13 +187,13 @@ class Cell:
             head["recurrent"] = "bilstm"
             if "pooling" in known:  # the pooler was trained without a BiLSTM
                 head.setdefault("pooling", "cls")
-        folder = output / one.name / trial.task.replace("/", "-")
+        folder = output / one.name / setup.folder
         if one.embeddings:
             head["layers"] = "embeddings"
             if "pooling" in known:  # that of the first token is the same in every text
                 head.setdefault("pooling", text_head_settings(str(one.folder)).get("pooling", "mean"))
         settings = replace(settings, head=head, random_init=settings.random_init or one.fresh)
-        return cls(trial.task, task, settings, folder)
+        return cls(setup.task, task, settings, folder)
 
     @property
     def metric(self) -> str:
@@ -235,18 +221,8 @@ class Cell:
         if result is None:
             options: dict[str, Any] = {"seeds": seeds, "device": device, "quiet": quiet, "lean": True}
             result = sweep(self.settings, self.folder, learning_rates=rates, **options)
-            Disk().write_file(self.folder / CELL, [checksummed_json(key | {"result": result})])
+            write_result(self.folder / CELL, key, result)
         best = max(result["learning_rates"], key=lambda row: row["mean"])["learning_rate"]  # by the main metric
         score = summarize_seeds([run["scores"][self.metric] for run in result["runs"] if run["learning_rate"] == best])
         run, head = result["kept"]["run"], self.settings.head
         return {"metric": self.metric, "score": asdict(score), "learning_rate": best, "run": run, "head": head}
-
-
-def read_result(path: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The stored result of a run with these settings; None if it is missing, damaged or of other settings."""
-    try:
-        stored = read_checksummed_json(path)
-    except DataError:
-        return None
-    result: dict[str, Any] = stored["result"]
-    return result if {name: stored.get(name) for name in key} == key else None

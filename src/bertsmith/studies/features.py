@@ -5,7 +5,6 @@ The encoder computes each row once for all choices of layers and all seeds; the 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -23,10 +22,11 @@ from bertsmith.model_io.model_folder import open_model
 from bertsmith.nn.pooling import SLICES, LayerChoice, LayerMix
 from bertsmith.objectives.objective import objective_class
 from bertsmith.reports.run_history import read_run
-from bertsmith.studies.ablations import read_result
 from bertsmith.studies.cached_encoder import CachedEncoder, feature_extractor
 from bertsmith.studies.feature_files import FeatureCache, FeatureSpec, Precision, cache_features
 from bertsmith.studies.published import CONLL, FEATURES, FINE_TUNED
+from bertsmith.studies.stored_results import read_result, write_result
+from bertsmith.studies.task_setup import labelled_test, refuse_distributed
 from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk, checksummed_json
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
@@ -169,9 +169,7 @@ class _Study:
         encoder = model.encoder
         chosen = chosen_layers(encoder, layers)
         data = prepare(settings, task, tokenizer, positions=encoder.max_positions)
-        test = task.examples("test") if task.has_split("test") else []
-        if any(example.gold is None for example in test):
-            test = []
+        test = labelled_test(task)
         indices = sorted({index for name in chosen for index in layer_indices(name, encoder)})
         spec = FeatureSpec(encoder_digest(encoder), tuple(indices), encoder.width, precision)
         extract = feature_extractor(encoder, indices, padding_id=tokenizer.padding_id, device=choose_device(device))
@@ -210,7 +208,7 @@ class _Study:
         folder = self.folder(one)
         if scores["dev"][self.task.main_metric] > best:
             copy_model(folder / BEST, self.output / BEST)
-        Disk().write_file(folder / SCORES, [checksummed_json(self._key(one) | {"result": scores})])
+        write_result(folder / SCORES, self._key(one), scores)
         return scores
 
     def _settings(self, one: Tagger) -> FinetuneConfig:
@@ -245,8 +243,7 @@ def _check(settings: FinetuneConfig, task: Task) -> None:
         raise ConfigError(f"{settings.name} is not a tagging task: use conll/conll2003, conll/wnut17 or tagging")
     if not task.has_split("dev"):
         raise ConfigError(f"{settings.name} has no dev examples to select taggers: pass --dev FILE")
-    if settings.compute.fsdp or int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError("a study of features runs in one process: do not use torchrun or compute.fsdp")
+    refuse_distributed(settings, "features")
 
 
 def _best_before(output: Path, metric: str) -> float:

@@ -6,7 +6,6 @@ Each row is a variant of the encoder `taglm`, trained and scored like the others
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -18,13 +17,13 @@ from bertsmith.model_io.model_folder import open_model
 from bertsmith.model_io.run_folder import find_model_folder, model_name
 from bertsmith.reports.layer_weights import weights_of
 from bertsmith.reports.run_history import read_run
-from bertsmith.studies.ablations import Cell, Trial
+from bertsmith.studies.ablations import Cell, run_cells
 from bertsmith.studies.lm_features_report import write_page
 from bertsmith.studies.published import LM_FEATURES, Published
+from bertsmith.studies.task_setup import TaskSetup
 from bertsmith.system.durable import Disk, checksummed_json
 from bertsmith.training.finetune_data import build_task
 from bertsmith.training.recipe import make_finetune_config
-from bertsmith.training.sweep import run_parallel
 
 TableName = Literal["position", "models", "layers", "mix", "injection"]
 TABLES: tuple[TableName, ...] = get_args(TableName)
@@ -98,7 +97,7 @@ def variants(table: TableName, models: Sequence[Source], *, recurrent_layers: in
 def lm_features(
     words: str | Path,
     features: Sequence[str],
-    tasks: Sequence[Trial],
+    tasks: Sequence[TaskSetup],
     output: str | Path,
     *,
     table: TableName,
@@ -119,37 +118,29 @@ def lm_features(
     Disk().make_folder(output)
     cells = list(_planned(find_model_folder(words), sources(features), tasks, output, table))
     published = LM_FEATURES[table]
-    how: dict[str, Any] = {"learning_rates": learning_rates, "seeds": seeds, "device": device}
-    work = [cell.runs(**how) if jobs > 1 else [] for _, cell in cells]
+    options: dict[str, Any] = {"learning_rates": learning_rates, "seeds": seeds, "jobs": jobs, "device": device}
     rows: dict[str, dict[str, Any]] = {}
-    with closing(run_parallel([run for runs in work for run in runs], jobs=jobs)) as done:
-        for (name, cell), runs in zip(cells, work, strict=True):
-            if jobs == 1:
-                report(f"{name} on {cell.trial}")
-            for _ in runs:
-                next(done)
-            result = cell.run(**how, quiet=quiet or jobs > 1)
-            if jobs > 1:
-                report(f"{name} on {cell.trial}: done")
-            row = rows.setdefault(name, {"name": name, "folder": str(words), "cells": {}})
-            row["cells"][cell.trial] = _cell(result, cell, published, name)
+    results = run_cells(cells, **options, quiet=quiet, report=report)
+    for (name, cell), result in zip(cells, results, strict=True):
+        row = rows.setdefault(name, {"name": name, "folder": str(words), "cells": {}})
+        row["cells"][cell.name] = _cell(result, cell, published, name)
     return _write(list(rows.values()), published, table, output)
 
 
 def _planned(
-    words: Path, models: Sequence[Source], tasks: Sequence[Trial], output: Path, table: TableName
+    words: Path, models: Sequence[Source], tasks: Sequence[TaskSetup], output: Path, table: TableName
 ) -> Iterator[tuple[str, Cell]]:
     """Every cell, with the name of its row."""
     bases = {}
-    for trial in tasks:
-        changes = ["encoder.kind=taglm", *trial.changes]
-        bases[trial.task] = make_finetune_config(trial.task, words, {"data": trial.data}, changes)
+    for setup in tasks:
+        changes = ["encoder.kind=taglm", *setup.changes]
+        bases[setup.task] = make_finetune_config(setup.task, words, setup.files, changes)
     given = next(iter(bases.values())).encoder.get("layers", taglm.Config.layers)
-    for variant, trial in product(variants(table, models, recurrent_layers=int(given)), tasks):
-        base = bases[trial.task]
+    for variant, setup in product(variants(table, models, recurrent_layers=int(given)), tasks):
+        base = bases[setup.task]
         settings = replace(base, encoder={**base.encoder, **variant.encoder})
-        folder = output / table / variant.name.replace(" ", "-").replace(",", "") / trial.task.replace("/", "-")
-        yield variant.name, Cell(trial.task, build_task(settings), settings, folder)
+        folder = output / table / variant.name.replace(" ", "-").replace(",", "") / setup.folder
+        yield variant.name, Cell(setup.task, build_task(settings), settings, folder)
 
 
 def _cell(result: Mapping[str, Any], cell: Cell, published: Published, name: str) -> dict[str, Any]:

@@ -1,18 +1,17 @@
-"""The page of a study of features of frozen language models: one file that makes no requests."""
+"""The page of a study of features of frozen language models."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from bertsmith.reports import html
-from bertsmith.reports.layer_weights import picture
+from bertsmith.reports.layer_weights import weight_figures
 from bertsmith.reports.terminal_runs import mean_and_deviation
+from bertsmith.reports.text_table import TextTable
+from bertsmith.studies.study_page import write_study_page
 
-ASSETS = files("bertsmith.studies") / "assets"
 TITLES = {
     "position": "Where the features are read",
     "models": "Language models",
@@ -25,22 +24,23 @@ TITLES = {
 def write_page(table: Mapping[str, Any], path: Path) -> Path:
     """Writes the page and returns its path."""
     title = TITLES[table["table"]]
-    parts = {"head": _head(table, title), "scores": _scores(table), "weights": _weights(table)}
-    return html.write(path, html.render_page(ASSETS, "lm_features", title=title, data=None, parts=parts))
+    main = f"{html.section(title, _caption(table), _score_table(table).html())}{_weights(table)}"
+    return write_study_page(path, heading="Features of language models", title=title, main=main)
 
 
-def _head(table: Mapping[str, Any], title: str) -> str:
+def _caption(table: Mapping[str, Any]) -> str:
     source = f"; in parentheses: {table['source']}" if table["source"] else ""
     runs = max(cell["score"]["runs"] for row in table["rows"] for cell in row["cells"].values())
-    what = f"Best dev score, mean ± standard deviation of {runs} runs, in percent" if runs > 1 else "Best dev score"
-    return f'<h2>{escape(title)}</h2><p class="faint">{escape(what + source)}</p>'
+    what = f"Best dev score, mean ± standard deviation of {runs} runs" if runs > 1 else "Best dev score"
+    return f"{what}, in percent{source}"
 
 
-def _scores(table: Mapping[str, Any]) -> str:
+def _score_table(table: Mapping[str, Any]) -> TextTable:
     first = table["rows"][0]["cells"]
     headings = ["", *(f"{task} {first[task]['metric']}" for task in table["tasks"])]
-    rows = ([row["name"], *(_text(row["cells"][task]) for task in table["tasks"])] for row in table["rows"])
-    return html.table(headings, rows)
+    return TextTable(
+        headings, [[row["name"], *(_text(row["cells"][task]) for task in table["tasks"])] for row in table["rows"]]
+    )
 
 
 def _text(cell: Mapping[str, Any]) -> str:
@@ -50,10 +50,10 @@ def _text(cell: Mapping[str, Any]) -> str:
 
 def _weights(table: Mapping[str, Any]) -> str:
     """The learned weights of each mix, by row and task."""
-    pictures = [
-        picture(cell["weights"], title=f"{row['name']}, {task}")
+    found = [
+        figure
         for row in table["rows"]
         for task, cell in row["cells"].items()
-        if cell["weights"]
+        for figure in weight_figures(cell["weights"], title=f"{row['name']}, {task}")
     ]
-    return f"<h2>Learned weights of the layers</h2>{''.join(pictures)}" if pictures else ""
+    return f"<h2>Learned weights of the layers</h2>{html.figure_grid(found)}" if found else ""

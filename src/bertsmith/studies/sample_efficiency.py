@@ -6,7 +6,6 @@ The low-shot figures of ELMo (P-ELMO §5.4) and ULMFiT (P-ULMFIT §5), for any m
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, product
@@ -20,8 +19,10 @@ from bertsmith.evaluation.tables import baseline
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.run_folder import find_model_folder
 from bertsmith.reports.run_history import is_finished, read_run
-from bertsmith.studies.ablations import candidates, read_result
+from bertsmith.studies.ablations import candidates
 from bertsmith.studies.sample_efficiency_report import markdown, write_page
+from bertsmith.studies.stored_results import read_result, write_result
+from bertsmith.studies.task_setup import labelled_test, refuse_distributed
 from bertsmith.system.durable import Disk, checksummed_json
 from bertsmith.tasks.own_metrics import named_metrics
 from bertsmith.tasks.task import Example, Task
@@ -36,8 +37,8 @@ SIZES: tuple[Size, ...] = (100, 200, 500, 1000, "all")
 MIN_STEPS = 200  # of a run: three passes over a hundred examples would be ten steps
 FROM_SCRATCH = "from-scratch"
 DEFAULTS = ("evals_per_epoch=0",)  # scored once, at the end: nothing is selected on the examples that are reported
-OWN = {"limit": "--sizes", "subset": "--sizes", "random_init": "--from-scratch"}  # settings of the study
-COMMON = ("task", "files", "dev_fraction", "metrics", "main_metric", "seed")  # settings of all models
+STUDY_OPTIONS = {"limit": "--sizes", "subset": "--sizes", "random_init": "--from-scratch"}  # settings of the study
+SHARED = ("task", "files", "dev_fraction", "metrics", "main_metric", "seed")  # settings of all models
 SCORES, TABLE, PAGE, MARKDOWN = (
     "scores.json",
     "sample_efficiency.json",
@@ -55,7 +56,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Trial:
+class SubsetRun:
     """One run: a starting point, a number of labelled examples, a seed."""
 
     start: Start
@@ -112,16 +113,16 @@ def sample_efficiency(
     Disk().make_folder(study.output)
     for size in numbers:
         for start, number in product(study.starts, range(seeds)):
-            trial = study.trial(start, size, study.seed + number, min_steps)
-            report(f"{len(rows) + 1} of {total}: {trial}")
-            rows.append(_row(trial, study.scores(trial, device=device, quiet=quiet)))
+            run = study.subset_run(start, size, study.seed + number, min_steps)
+            report(f"{len(rows) + 1} of {total}: {run}")
+            rows.append(_row(run, study.scores(run, device=device, quiet=quiet)))
         table = study.table(rows, numbers, seeds=seeds, min_steps=min_steps)
         _write(table, study.output)
     return table | {"page": str(study.output / PAGE), "markdown": str(study.output / MARKDOWN)}
 
 
-def _row(trial: Trial, scores: Mapping[str, Any]) -> dict[str, Any]:
-    return {"model": trial.start.name, "size": trial.size, "seed": trial.seed, "run": str(trial.folder), **scores}
+def _row(run: SubsetRun, scores: Mapping[str, Any]) -> dict[str, Any]:
+    return {"model": run.start.name, "size": run.size, "seed": run.seed, "run": str(run.folder), **scores}
 
 
 def _write(table: dict[str, Any], output: Path) -> None:
@@ -170,13 +171,12 @@ class _Study:
             starts.append(Start(name, replace(settings, subset="stratified", random_init=name == FROM_SCRATCH)))
         first = starts[0].settings
         for start in starts:
-            if any(getattr(start.settings, name) != getattr(first, name) for name in COMMON):
-                raise ConfigError(f"{start.name}: all models have the same {', '.join(COMMON[:-1])} and {COMMON[-1]}")
+            if any(getattr(start.settings, name) != getattr(first, name) for name in SHARED):
+                raise ConfigError(f"{start.name}: all models have the same {', '.join(SHARED[:-1])} and {SHARED[-1]}")
         built = build_task(first)
         _check(first, built)
         train, dev = train_and_dev(first, built)
-        test = built.examples("test") if built.has_split("test") else []
-        test = [] if any(example.gold is None for example in test) else test
+        test = labelled_test(built)
         main = built.main_metric  # known once the files are read
         return cls(starts, output, built, len(train), dev, test, main)
 
@@ -189,35 +189,35 @@ class _Study:
             raise ConfigError("--sizes needs a number of labelled examples, such as 100,500,all")
         return sorted({self.train if size == "all" else size for size in sizes})
 
-    def trial(self, start: Start, size: int, seed: int, min_steps: int) -> Trial:
+    def subset_run(self, start: Start, size: int, seed: int, min_steps: int) -> SubsetRun:
         """The run of a starting point on a subset; with all examples there is no limit."""
         settings = start.settings
         epochs = max(settings.epochs, min_steps * settings.batch_size / size)
         limit = 0 if size == self.train else size
         settings = replace(settings, limit=limit, epochs=epochs, seed=seed)
-        return Trial(start, size, seed, settings, self.output / start.name / str(size) / f"seed-{seed}")
+        return SubsetRun(start, size, seed, settings, self.output / start.name / str(size) / f"seed-{seed}")
 
-    def scores(self, trial: Trial, *, device: str, quiet: bool) -> dict[str, Any]:
+    def scores(self, run: SubsetRun, *, device: str, quiet: bool) -> dict[str, Any]:
         """The scores of a run, which is trained unless it is finished; its model is removed."""
-        key = {"settings": config.to_dict(trial.settings), "test": len(self.test)}
-        found = read_result(trial.folder / SCORES, key)
+        key = {"settings": config.to_dict(run.settings), "test": len(self.test)}
+        found = read_result(run.folder / SCORES, key)
         if found is None:
-            if is_finished(trial.folder, trial.settings) and not (trial.folder / BEST).is_dir():
-                remove_run(trial.folder, trial.settings)  # without scores and without its model
-            SweepRun(config=trial.settings, folder=trial.folder, device=device, lean=True).run(quiet=quiet)
-            run = read_run(trial.folder)
-            scores = best_scores(run, run.main_metric.removeprefix("score/"))
+            if is_finished(run.folder, run.settings) and not (run.folder / BEST).is_dir():
+                remove_run(run.folder, run.settings)  # without scores and without its model
+            SweepRun(config=run.settings, folder=run.folder, device=device, lean=True).run(quiet=quiet)
+            history = read_run(run.folder)
+            scores = best_scores(history, history.main_metric.removeprefix("score/"))
             if self.test:
-                scores = self._test_scores(trial, device)
-            found = {"score": scores[self.main], "scores": scores, "steps": run.steps}
-            Disk().write_file(trial.folder / SCORES, [checksummed_json(key | {"result": found})])
-        remove_run_files(trial.folder, BEST)
+                scores = self._test_scores(run, device)
+            found = {"score": scores[self.main], "scores": scores, "steps": history.steps}
+            write_result(run.folder / SCORES, key, found)
+        remove_run_files(run.folder, BEST)
         return found
 
-    def _test_scores(self, trial: Trial, device: str) -> dict[str, float]:
-        settings = make_evaluation_config(trial.settings, "")
-        files = {split: Path(path) for split, path in trial.settings.files.items()}
-        opened = open_evaluator(settings, trial.folder / BEST, files, device=device)
+    def _test_scores(self, run: SubsetRun, device: str) -> dict[str, float]:
+        settings = make_evaluation_config(run.settings, "")
+        files = {split: Path(path) for split, path in run.settings.files.items()}
+        opened = open_evaluator(settings, run.folder / BEST, files, device=device)
         opened.task.use_metrics(named_metrics(settings.metrics), settings.main_metric)
         chunks = opened.predict(self.test, title="test", quiet=True)
         predictions = [prediction for chunk in chunks for prediction in chunk.predictions]
@@ -276,7 +276,7 @@ def _own_changes(name: str, names: Collection[str], changes: Sequence[str]) -> l
             own.append(change)
         elif owner == name:
             own.append(rest)
-    for setting, option in OWN.items():
+    for setting, option in STUDY_OPTIONS.items():
         if any(change.partition("=")[0].strip() == setting for change in own):
             raise ConfigError(f"the study sets {setting}: pass {option}")
     return own
@@ -287,8 +287,7 @@ def _check(settings: FinetuneConfig, task: Task) -> None:
         raise ConfigError("a study of sample efficiency has one task: pass one --task")
     if not (task.has_split("dev") or settings.dev_fraction):
         raise ConfigError(f"{settings.name} has no dev examples: pass --dev FILE, or dev_fraction=0.1")
-    if settings.compute.fsdp or int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError("a study of sample efficiency runs in one process: do not use torchrun or compute.fsdp")
+    refuse_distributed(settings, "sample efficiency")
 
 
 def _labels_from_scratch(

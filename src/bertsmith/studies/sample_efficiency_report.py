@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,12 @@ from rich.text import Text
 
 from bertsmith.reports import html
 from bertsmith.reports.comparison import dotted
-from bertsmith.reports.terminal import console, plain_table
+from bertsmith.reports.terminal import console
 from bertsmith.reports.terminal_runs import mean_and_deviation
 from bertsmith.reports.text_charts import axis_ticks, number
+from bertsmith.reports.text_table import TextTable
+from bertsmith.studies.study_page import write_study_page
 
-ASSETS = files("bertsmith.studies") / "assets"
 UNKNOWN = "—"
 BROAD, NARROW = (860, 400), (360, 320)  # pixels of the chart on a wide screen and on a phone
 LEFT, RIGHT, TOP, BOTTOM = 48, 18, 34, 48  # margins of a chart
@@ -27,15 +27,16 @@ LABEL_WIDTH = 7.5  # pixels of a character on the x axis
 Table = Mapping[str, Any]
 
 
-def score_rows(table: Table) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of the scores: labels, then mean ± standard deviation in percent of each model."""
+def score_table(table: Table) -> TextTable:
+    """Labels, then mean ± standard deviation in percent of each model."""
     headings = ["Labels", *(model["name"] for model in table["models"])]
     columns = [[_score(cell) for cell in model["scores"]] for model in table["models"]]
-    return headings, [[f"{size:,}", *row] for size, *row in zip(table["sizes"], *columns, strict=True)]
+    rows = [[f"{size:,}", *row] for size, *row in zip(table["sizes"], *columns, strict=True)]
+    return TextTable(headings, rows, left=0)
 
 
-def label_rows(table: Table) -> tuple[list[str], list[list[str]]] | None:
-    """Headings and rows of the labels that training from scratch needs for the score of each other model."""
+def label_table(table: Table) -> TextTable | None:
+    """The labels that training from scratch needs for the score of each other model."""
     models = [model for model in table["models"] if model["labels_from_scratch"] is not None]
     if not models:
         return None
@@ -44,7 +45,7 @@ def label_rows(table: Table) -> tuple[list[str], list[list[str]]] | None:
         [f"{size:,}", *(_needed(model["labels_from_scratch"][index], size) for model in models)]
         for index, size in enumerate(table["sizes"])
     ]
-    return headings, rows
+    return TextTable(headings, rows, left=0)
 
 
 def _score(cell: Mapping[str, Any] | None) -> str:
@@ -58,8 +59,8 @@ def _needed(labels: float | None, size: int) -> str:
 
 def caption(table: Table) -> str:
     """What the scores are."""
-    runs = f"{table['seeds']} seeds" if table["seeds"] > 1 else "one seed"
-    return f"{_metric(table)} on {table['split']} ({table['examples']:,} examples), mean ± sd of {runs}, in percent"
+    runs = f"mean ± sd of {table['seeds']} seeds" if table["seeds"] > 1 else "one seed"
+    return f"{_metric(table)} on {table['split']} ({table['examples']:,} examples), {runs}, in percent"
 
 
 def label_title(table: Table) -> str:
@@ -69,57 +70,41 @@ def label_title(table: Table) -> str:
 
 def show(table: Table) -> None:
     """Prints both tables."""
-    tables = {caption(table): score_rows(table)}
-    if needed := label_rows(table):
-        tables[f"{label_title(table)} ({UNKNOWN}: outside its range)"] = needed
-    for title, (headings, rows) in tables.items():
-        grid = plain_table(right=tuple(headings))
-        for row in rows:
-            grid.add_row(*row)
-        console.print(Text(_sentence(title), "bold"), soft_wrap=True)
-        console.print(grid)
-    console.print(Text(f"chart: {table['page']}", "dim"), soft_wrap=True)
+    score_table(table).print(_sentence(caption(table)))
+    if needed := label_table(table):
+        needed.print(f"{label_title(table)} ({UNKNOWN}: outside its range)")
+    console.print(Text(f"page: {table['page']}", "dim"), soft_wrap=True)
 
 
 def markdown(table: Table) -> str:
     """Both tables."""
-    parts = [f"# Sample efficiency: {table['task']}", f"{_sentence(caption(table))}.", _markdown(*score_rows(table))]
-    if needed := label_rows(table):
-        parts += [f"{label_title(table)} (interpolated; {UNKNOWN}: outside its range):", _markdown(*needed)]
+    parts = [f"# Sample efficiency: {table['task']}", f"{_sentence(caption(table))}.", score_table(table).markdown()]
+    if needed := label_table(table):
+        parts += [f"{label_title(table)} (interpolated; {UNKNOWN}: outside its range):", needed.markdown()]
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [headings, ["---:"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
-
-
 def write_page(table: Table, path: Path) -> Path:
-    """Writes the page: one file that makes no requests."""
-    parts = {
-        "head": _head(table),
-        "chart": _figure(table),
-        "scores": f"<h2>Scores</h2>{html.table(*score_rows(table))}",
-        "labels": _labels(table),
-        "facts": _facts(table),
-    }
+    """Writes the page and returns its path."""
+    scores = f"<h2>Scores</h2>{score_table(table).html()}"
+    main = "\n".join([_head(table), _figure(table), scores, _labels(table), _facts(table)])
     title = f"Sample efficiency: {table['task']}"
-    return html.write(path, html.render_page(ASSETS, "sample_efficiency", title=title, data=None, parts=parts))
+    return write_study_page(path, heading="Sample efficiency", title=title, main=main)
 
 
 def _head(table: Table) -> str:
     done = sum(cell is not None for model in table["models"] for cell in model["scores"])
     cells = len(table["models"]) * len(table["sizes"])
     left = "" if done == cells else f" · {done} of {cells} cells finished"
-    return f'<h2>{escape(table["task"])}</h2><p class="faint">{escape(caption(table) + left)}</p>'
+    return html.section(table["task"], caption(table) + left)
 
 
 def _labels(table: Table) -> str:
-    needed = label_rows(table)
+    needed = label_table(table)
     if needed is None:
         return ""
-    note = "Between two sizes, linear in the logarithm of the number of labels; in parentheses the factor."
-    return f'<h2>{escape(label_title(table))}</h2><p class="faint">{note}</p>{html.table(*needed)}'
+    about = "Between two sizes, linear in the logarithm of the number of labels; in parentheses the factor."
+    return html.section(label_title(table), about, needed.html())
 
 
 def _facts(table: Table) -> str:
@@ -144,7 +129,7 @@ def _facts(table: Table) -> str:
 def _figure(table: Table) -> str:
     """The chart in two widths, of which the style shows one, so that its text is never scaled down."""
     key = "".join(
-        f'<li><svg viewBox="0 0 30 12" aria-hidden="true" class="{_classes(model)}">'
+        f'<li><svg width="30" height="12" aria-hidden="true" class="{_classes(model)}">'
         f'<path class="curve c{index % 10}" d="M0 6H30"/>{_point(15, 6, index)}</svg>{escape(model["name"])}</li>'
         for index, model in enumerate(table["models"])
     )
@@ -152,7 +137,7 @@ def _figure(table: Table) -> str:
         chart(table, width=width, height=height, name=name)
         for name, (width, height) in (("broad", BROAD), ("narrow", NARROW))
     )
-    return f'<figure><ul class="key">{key}</ul>{charts}</figure>'
+    return f'<figure class="by-size"><ul class="key">{key}</ul>{charts}</figure>'
 
 
 def chart(table: Table, *, width: int, height: int, name: str) -> str:
@@ -230,7 +215,7 @@ def _curve(axes: _Axes, model: Mapping[str, Any], index: int, count: int) -> str
             top, bottom = (axes.y(100 * (cell["mean"] + sign * cell["deviation"])) for sign in (1, -1))
             cap = f"M{x - 4:.1f} {{}}H{x + 4:.1f}"
             ends = "".join(cap.format(f"{end:.1f}") for end in (top, bottom))
-            bars.append(f'<path class="bar c{index % 10}" d="M{x:.1f} {top:.1f}V{bottom:.1f}{ends}"/>')
+            bars.append(f'<path class="error c{index % 10}" d="M{x:.1f} {top:.1f}V{bottom:.1f}{ends}"/>')
         title = escape(f"{model['name']}, {size:,} labels: {mean_and_deviation(cell)}")
         points.append(_point(x, y, index, title))
     line = f'<path class="curve c{index % 10}" d="M{"L".join(places)}"/>' if places else ""

@@ -92,7 +92,7 @@ def _section(path: str, settings: Any, comment: str, hint: Any, default: Any = d
         texts.insert(1, " ".join(about.partition("\n\n")[0].split()))
         kinds = f"one of {', '.join(config.kinds(registry.folder))}"
         kind = "" if default is dataclasses.MISSING else f"; default {config.to_dict(default)['kind']}"
-        lines.append(_Line("kind", _toml(config.to_dict(settings)["kind"]), kinds + kind))
+        lines.append(_Line("kind", toml_value(config.to_dict(settings)["kind"]), kinds + kind))
     yield from ("", f"[{path}]")
     for text in texts:
         yield from _comment(text)
@@ -107,9 +107,9 @@ def _line(path: str, value: Any, comment: str, hint: Any, default: Any) -> _Line
     if default is dataclasses.MISSING:
         usual = "required"
     else:
-        usual = "absent by default" if default is None else f"default {_toml(default)}"
+        usual = "absent by default" if default is None else f"default {toml_value(default)}"
     about = f"{comment} ({_words(hint)}; {usual})".strip()
-    return _Line(path.rpartition(".")[2], None if value is None else _toml(value), about)
+    return _Line(path.rpartition(".")[2], None if value is None else toml_value(value), about)
 
 
 def _laid_out(lines: list[_Line]) -> Iterator[str]:
@@ -124,7 +124,7 @@ def _laid_out(lines: list[_Line]) -> Iterator[str]:
         yield from _comment(line.about)
         items = tomllib.loads(f"value = {line.value}")["value"] if len(head) > WIDTH else None
         if isinstance(items, list):
-            yield from (f"{line.key} = [", *(f"    {_toml(item)}," for item in items), "]")
+            yield from (f"{line.key} = [", *(f"    {toml_value(item)}," for item in items), "]")
         else:
             yield head
 
@@ -141,7 +141,8 @@ def _default(item: dataclasses.Field[Any]) -> Any:
     return item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A setting as TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
@@ -151,14 +152,14 @@ def _toml(value: Any) -> str:
     if isinstance(value, str | Path):
         return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     if _is_settings(value):
-        return _toml(config.to_dict(value))
+        return toml_value(config.to_dict(value))
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + "}"
-    return f"[{', '.join(map(_toml, value))}]"
+        return "{" + ", ".join(f"{_key(key)} = {toml_value(item)}" for key, item in value.items()) + "}"
+    return f"[{', '.join(map(toml_value, value))}]"
 
 
 def _key(key: str) -> str:
-    return key if PLAIN_KEY.fullmatch(key) else _toml(key)
+    return key if PLAIN_KEY.fullmatch(key) else toml_value(key)
 
 
 def _registry(hint: Any) -> Registry | None:

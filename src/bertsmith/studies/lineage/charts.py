@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from bertsmith.reports import html
 from bertsmith.reports.text_charts import axis_ticks, number
 
 WIDTH = 360  # pixels, so that the text of a chart is not scaled down on a phone
@@ -43,7 +44,7 @@ def bars(title: str, unit: str, some: Sequence[Bar], *, base: float | None = Non
     if base is not None:
         x = LABELS + (base - low) * scale
         parts.append(f'<line class="base" x1="{x:.1f}" x2="{x:.1f}" y1="4" y2="{height - 26}"/>')
-    return _figure(title, unit, parts, height)
+    return html.figure(title, unit, "".join(parts), size=(WIDTH, height))
 
 
 def _ends(bar: Bar) -> list[float]:
@@ -96,7 +97,7 @@ def curve(title: str, unit: str, points: Sequence[tuple[float, float]], *, color
     line = "L".join(place(x, y) for x, y in points)
     parts.append(f'<path class="curve c{color}" d="M{line}"/>')
     parts += [_point(place(x, y), color, f"{x:.0f} s: {y:.3f}") for x, y in points]
-    return _figure(title, unit, parts, HEIGHT)
+    return html.figure(title, unit, "".join(parts), size=(WIDTH, HEIGHT))
 
 
 def _point(place: str, color: int, title: str) -> str:
@@ -104,23 +105,10 @@ def _point(place: str, color: int, title: str) -> str:
     return f'<circle class="c{color} fill" cx="{x}" cy="{y}" r="2.5"><title>{escape(title)}</title></circle>'
 
 
-def _figure(title: str, unit: str, parts: Iterable[str], height: float) -> str:
-    caption = f"<figcaption><h3>{escape(title)}</h3><span>{escape(unit)}</span></figcaption>"
-    name = escape(f"{title}, {unit}")
-    svg = f'<svg role="img" aria-label="{name}" viewBox="0 0 {WIDTH} {height}">{"".join(parts)}</svg>'
-    return f"<figure>{caption}{svg}</figure>"
-
-
-def figures(some: Sequence[str]) -> str:
-    """Figures side by side."""
-    return f'<div class="figures-grid">{"".join(some)}</div>' if some else ""
-
-
 def key(names: Mapping[str, int]) -> str:
     """What the colours mean."""
-    items = (
-        f'<li><svg viewBox="0 0 12 12" aria-hidden="true"><rect class="c{color} fill" width="12" height="12" rx="2"/>'
-        f"</svg>{escape(name)}</li>"
-        for name, color in names.items()
-    )
+    items = []
+    for name, color in names.items():
+        box = f'<rect class="c{color} fill" width="12" height="12" rx="2"/>'
+        items.append(f'<li><svg width="12" height="12" aria-hidden="true">{box}</svg>{escape(name)}</li>')
     return f'<ul class="key">{"".join(items)}</ul>'

@@ -1,30 +1,30 @@
-"""The page of the study: one file that makes no requests."""
+"""The page of the study."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from bertsmith.reports import html
 from bertsmith.reports.terminal_runs import mean_and_deviation
-from bertsmith.studies.lineage.charts import Bar, bars, curve, figures, key
+from bertsmith.reports.text_table import TextTable
+from bertsmith.studies.lineage.charts import Bar, bars, curve, key
 from bertsmith.studies.lineage.models import Idea
 from bertsmith.studies.lineage.table import (
     EMPTY,
     MASKED,
+    TITLE,
     Table,
-    added_columns,
+    added_table,
     caption,
-    cost_columns,
-    main_columns,
+    cost_table,
+    main_table,
     notes,
 )
+from bertsmith.studies.study_page import write_study_page
 
-ASSETS = files("bertsmith.studies") / "assets"
-TITLE = "The lineage of language encoders"
 COLORS: dict[Idea, int] = {
     **{"none": 9, "static": 0, "contextual": 6, "deep": 2},
     **{"fine-tuned": 1, "bidirectional": 3, "more efficient": 4},
@@ -39,27 +39,19 @@ FILLED = {
 
 def write_page(table: Table, path: Path) -> Path:
     """Writes the page and returns its path."""
-    parts = {
-        "head": f'<h2>{TITLE}</h2><p class="faint">{escape(caption(table))}</p>',
-        "scores": _scores(table),
-        "bars": _bars(table),
-        "added": _added(table),
-        "curves": _curves(table),
-        "cost": _cost(table),
-        "sentences": _sentences(table),
-        "examples": _examples(table),
-        "facts": _facts(table),
-    }
-    return html.write(path, html.render_page(ASSETS, "lineage", title=TITLE, data=None, parts=parts))
-
-
-def _section(title: str, about: str, *contents: str) -> str:
-    return f'<h2>{escape(title)}</h2><p class="faint">{escape(about)}</p>{"".join(contents)}'
+    sections = (_scores, _bars, _added, _curves, _cost, _sentences, _examples, _facts)
+    main = "\n".join(section(table) for section in sections)
+    return write_study_page(path, heading="Lineage", title=TITLE, main=main)
 
 
 def _scores(table: Table) -> str:
+    return html.section(TITLE, caption(table), main_table(table).html(), note_list(table))
+
+
+def note_list(table: Table) -> str:
+    """The notes below the main table."""
     listed = "".join(f"<li>{escape(line)}</li>" for line in notes(table))
-    return html.table(*main_columns(table)) + (f'<ul class="notes">{listed}</ul>' if listed else "")
+    return f'<ul class="notes">{listed}</ul>' if listed else ""
 
 
 def _bars(table: Table) -> str:
@@ -69,16 +61,16 @@ def _bars(table: Table) -> str:
         ("Held-out text", "nats per byte, lower is better", False),
         ("Held-out text, masked tokens", "nats per byte, not a likelihood", True),
     ):
-        judged = [
+        losses = [
             Bar(row["title"], value, None, COLORS[row["idea"]], f"{value:.3f}")
             for row in table["rows"]
-            if row["judgement"] and (row["judgement"]["kind"] == MASKED) is masked
-            for value in [row["judgement"]["nats_per_byte"]]
+            if row["text_loss"] and (row["text_loss"]["kind"] == MASKED) is masked
+            for value in [row["text_loss"]["nats_per_byte"]]
         ]
-        shown += [bars(title, unit, judged)] if judged else []
+        shown += [bars(title, unit, losses)] if losses else []
     ideas = {row["idea"]: COLORS[row["idea"]] for row in table["rows"]}
     about = "Mean over the seeds with one standard deviation; the dashed line is the baseline without a model."
-    return _section("Scores", about, key(ideas), figures(shown))
+    return html.section("Scores", about, key(ideas), html.figure_grid(shown))
 
 
 def _task_bars(table: Table, task: Mapping[str, Any]) -> str:
@@ -99,12 +91,11 @@ def _task_bars(table: Table, task: Mapping[str, Any]) -> str:
 def _added(table: Table) -> str:
     if not table["added"]:
         return ""
-    headings, rows = added_columns(table)
     about = (
         "Each row is the difference from the model before it, in points; after ± the deviation of a difference of "
         "independent runs. A difference that is not larger than its deviation says nothing."
     )
-    return _section("What each idea added", about, f'<div class="added">{html.table(headings, rows)}</div>')
+    return html.section("What each idea added", about, f'<div class="added">{added_table(table).html()}</div>')
 
 
 def _curves(table: Table) -> str:
@@ -116,7 +107,7 @@ def _curves(table: Table) -> str:
                 shown.append(curve(name, stage["recipe"], curve_points, color=COLORS[row["idea"]]))
             seen.add(name)
     about = "Held-out loss over seconds of training, each with its own objective: the heights are not comparable."
-    return _section("Learning curves", about, figures(shown)) if shown else ""
+    return html.section("Learning curves", about, html.figure_grid(shown)) if shown else ""
 
 
 def _cost(table: Table) -> str:
@@ -124,14 +115,14 @@ def _cost(table: Table) -> str:
         "Minutes are minutes of training steps; compilation, evaluation and saving are not counted. FLOP are those of "
         "matrix products in forward and backward. Fine-tuning: seconds of all tasks, one seed of each."
     )
-    return _section("Cost", about, html.table(*cost_columns(table)))
+    return html.section("Cost", about, cost_table(table).html())
 
 
 def _sentences(table: Table) -> str:
     """Predictions of the pre-trained models for the same sentences."""
     shown = [_kind(table, kind, title) for kind, title in FILLED.items()] + [_near(table), _contexts(table)]
     about = "From the pre-trained models, before any task: " + " · ".join(table["sentences"])
-    return _section("The same sentences", about, *shown) if any(shown) else ""
+    return html.section("The same sentences", about, *shown) if any(shown) else ""
 
 
 def _kind(table: Table, kind: str, title: str) -> str:
@@ -170,7 +161,7 @@ def _contexts(table: Table) -> str:
         return ""
     headings = ["Model", *(f"sentences {one + 1} and {other + 1}" for one, other in pairs)]
     title = "How similar the vectors of the marked words are (cosine; static vectors of one word are equal: 1.00)"
-    return f'<h4>{escape(title)}</h4><div class="numbers">{html.table(headings, rows)}</div>'
+    return f"<h4>{escape(title)}</h4>{TextTable(headings, rows).html()}"
 
 
 def _examples(table: Table) -> str:
@@ -185,7 +176,7 @@ def _examples(table: Table) -> str:
         headings = ["Model", *(example["text"] for example in task["shown"])]
         parts.append(f"<h4>{escape(task['name'])}</h4>{_beside(headings, [gold, *rows])}")
     about = "The first dev examples of each task, after fine-tuning with the first seed."
-    return _section("The same examples", about, *parts) if parts else ""
+    return html.section("The same examples", about, *parts) if parts else ""
 
 
 def _beside(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -198,22 +189,21 @@ def _facts(table: Table) -> str:
     texts = [
         [
             kind,
-            f"{facts['vocab_size']:,}",
-            f"{facts['tokens']:,}",
-            f"{facts['held_out_documents']:,}",
             facts["data"][:16],
+            *(f"{facts[name]:,}" for name in ("vocab_size", "tokens", "held_out_documents")),
         ]
         for kind, facts in table["texts"].items()
         if facts
     ]
-    headings = ["Tokenizer", "Vocabulary", "Training tokens", "Held-out documents", "Data"]
     papers = [[row["title"], row["paper"] or EMPTY, row["idea"], row["adds"]] for row in table["rows"]]
     tasks = [
-        [task["name"], f"{task['train_examples']:,}", f"{task['dev_examples']:,}", task["baseline"]["description"]]
+        [task["name"], task["baseline"]["description"], f"{task['train_examples']:,}", f"{task['dev_examples']:,}"]
         for task in table["tasks"]
     ]
+    headings = ["Tokenizer", "Data", "Vocabulary", "Training tokens", "Held-out documents"]
     return (
         "<details><summary>Models, texts and tasks</summary>"
         f"{html.table(['Model', 'Paper', 'Idea', 'What it adds'], papers, wrap=True)}"
-        f"{html.table(headings, texts)}{html.table(['Task', 'Training', 'Dev', 'Baseline'], tasks)}</details>"
+        f"{TextTable(headings, texts, left=2).html()}"
+        f"{TextTable(['Task', 'Baseline', 'Training', 'Dev'], tasks, left=2).html()}</details>"
     )

@@ -16,7 +16,7 @@ from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.word_contexts import MarkedText, parse_marked
-from bertsmith.studies.lineage.judge import BOTH, CAUSAL, MASKED, token_logits
+from bertsmith.studies.lineage.text_loss import BOTH, CAUSAL, MASKED, token_logits
 
 TOP = 5
 TRANSLATION = "translation"

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bertsmith import config
-from bertsmith.errors import ConfigError, DataError
-from bertsmith.studies.ablations import Trial
+from bertsmith.errors import ConfigError
 from bertsmith.studies.lineage.models import MODELS, PAIRS, SIZES, STAGES, LineageModel, Size, chosen_models, stages_of
-from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
+from bertsmith.studies.stored_results import plain, read_stored, write_result
+from bertsmith.studies.task_setup import TaskSetup
+from bertsmith.system.suggestions import OtherNames
 
 Report = Callable[[str], None]
 
-TEXT, PRETRAIN, JUDGE, TASKS = "text", "pretrain", "judge", "tasks"  # kinds of parts, and their folders
+TEXT, PRETRAIN, EVALUATE, TASKS = "text", "pretrain", "evaluate", "tasks"  # kinds of parts, and their folders
 RESULT = "result.json"
 VOCABULARY: Mapping[Size, int] = {"tiny": 8192, "quick": 32_768}
 SENTENCES = (
@@ -30,8 +30,9 @@ SENTENCES = (
 class LineageConfig:
     """What is trained on what, and for how long."""
 
+    other_names: ClassVar[OtherNames] = OtherNames("lineage")
     text: tuple[str, ...]  # files of the pre-training text
-    tasks: tuple[Trial, ...]
+    tasks: tuple[TaskSetup, ...]
     output: Path
     minutes: float = 10.0  # of pre-training, for each model
     size: Size = "quick"
@@ -75,7 +76,7 @@ class LineageConfig:
 
     def left_out(self) -> dict[str, str]:
         """Chosen rows that cannot be trained, and why."""
-        reason = "needs parallel text: pass --pairs FILE"
+        reason = "needs parallel text, given as pairs"
         return {
             name: reason
             for name, model in chosen_models(self.models).items()
@@ -107,11 +108,6 @@ def split_changes(changes: Sequence[str]) -> tuple[list[str], list[str]]:
     return of_models, [change for change in changes if change not in of_models]
 
 
-def plain(value: Any) -> Any:
-    """A value as it is read back from JSON."""
-    return json.loads(json.dumps(value))
-
-
 def is_part_finished(folder: Path) -> bool:
     """Whether a part has a result."""
     return (folder / RESULT).is_file()
@@ -122,9 +118,8 @@ def read_part(folder: Path, key: Mapping[str, Any], *, replace: bool = False) ->
 
     A part with other settings or data is an error, or with `replace` not finished: it is computed again.
     """
-    try:
-        stored = read_checksummed_json(folder / RESULT)
-    except DataError:
+    stored = read_stored(folder / RESULT)
+    if stored is None:
         return None
     for name, value in plain(key).items():
         if stored.get(name) != value and replace:
@@ -140,8 +135,7 @@ def read_part(folder: Path, key: Mapping[str, Any], *, replace: bool = False) ->
 
 def write_part(folder: Path, key: Mapping[str, Any], result: Mapping[str, Any]) -> None:
     """Marks a part as finished."""
-    Disk().make_folder(folder)
-    Disk().write_file(folder / RESULT, [checksummed_json({**plain(key), "result": dict(result)})])
+    write_result(folder / RESULT, key, result)
 
 
 def _differences(old: Any, new: Any) -> str:

@@ -14,14 +14,12 @@ from bertsmith.errors import ConfigError, UnknownWordsWarning
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.word_contexts import parse_marked
 from bertsmith.reports.run_history import LAST
-from bertsmith.studies.ablations import Trial
-from bertsmith.studies.lineage.judge import judge
 from bertsmith.studies.lineage.models import STAGES, recipe_of
 from bertsmith.studies.lineage.page import write_page
 from bertsmith.studies.lineage.pretraining import model_of, pretrain_stage
 from bertsmith.studies.lineage.samples import samples
 from bertsmith.studies.lineage.settings import (
-    JUDGE,
+    EVALUATE,
     PRETRAIN,
     TASKS,
     TEXT,
@@ -32,9 +30,11 @@ from bertsmith.studies.lineage.settings import (
     read_part,
     write_part,
 )
-from bertsmith.studies.lineage.table import collect, judged_stage, markdown
+from bertsmith.studies.lineage.table import collect, evaluated_stage, markdown
 from bertsmith.studies.lineage.tasks import Cell, TaskFacts, TaskRun, cell_of, task_facts
-from bertsmith.studies.lineage.text import fingerprint, judged_texts, prepare_text
+from bertsmith.studies.lineage.text import fingerprint, held_out_texts, prepare_text
+from bertsmith.studies.lineage.text_loss import text_loss
+from bertsmith.studies.task_setup import TaskSetup
 from bertsmith.system.durable import Disk, checksummed_json
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.training.clock import stop_after
@@ -66,21 +66,21 @@ def lineage(
 
 
 def part_names(study: LineageConfig) -> list[str]:
-    """All parts in order: texts, pre-training, judging, then the tasks of each row."""
+    """All parts in order: texts, pre-training, evaluation on held-out texts, then the tasks of each row."""
     stages = study.stages()
     kinds = dict.fromkeys(STAGES[study.size][stage].tokenizer for stage in stages)
-    tasks = [task_part(row, trial) for row, trial in product(study.rows(), study.tasks)]
+    tasks = [task_part(row, setup) for row, setup in product(study.rows(), study.tasks)]
     return [
         *(f"{TEXT}/{kind}" for kind in kinds),
         *(f"{PRETRAIN}/{stage}" for stage in stages),
-        *(f"{JUDGE}/{stage}" for stage in dict.fromkeys(map(judged_stage, study.rows().values()))),
+        *(f"{EVALUATE}/{stage}" for stage in dict.fromkeys(map(evaluated_stage, study.rows().values()))),
         *tasks,
     ]
 
 
-def task_part(row: str, trial: Trial) -> str:
+def task_part(row: str, setup: TaskSetup) -> str:
     """The name of the fine-tuning runs of a row on a task."""
-    return f"{TASKS}/{row}/{trial.task.replace('/', '-')}"
+    return f"{TASKS}/{row}/{setup.folder}"
 
 
 @dataclass
@@ -98,38 +98,38 @@ class _Work:
         chosen = chosen_parts(part_names(study), only)
         for name in study.stages():
             recipe_of(STAGES[study.size][name], minutes=study.minutes, seed=study.seed, start="", more=())
-        folders = [trial.task for trial in study.tasks]
-        if len(set(folders)) < len(folders):
-            raise ConfigError(f"a task is named twice: {', '.join(folders)}")
+        tasks = [setup.task for setup in study.tasks]
+        if len(set(tasks)) < len(tasks):
+            raise ConfigError(f"a task is named twice: {', '.join(tasks)}")
         for sentence in study.sentences:
             parse_marked(sentence)
-        facts = {trial.task: task_facts(trial, study.changes_of_rows()) for trial in study.tasks}
+        facts = {setup.task: task_facts(setup, study.changes_of_rows()) for setup in study.tasks}
         for row, reason in study.left_out().items():
             report(f"{row} is left out: it {reason}")
         return cls(study, facts, chosen, quiet, report)
 
     def run(self) -> None:
         """All chosen parts in order; with several jobs all fine-tuning runs together."""
-        makers: dict[str, Callable[[str], Any]] = {TEXT: self._text, PRETRAIN: self._pretrain, JUDGE: self._judge}
+        steps: dict[str, Callable[[str], Any]] = {TEXT: self._text, PRETRAIN: self._pretrain, EVALUATE: self._evaluate}
         for name in self.chosen:
             kind, _, rest = name.partition("/")
-            if kind in makers and not is_part_finished(self.study.folder(kind, rest)):
+            if kind in steps and not is_part_finished(self.study.folder(kind, rest)):
                 self._announce(name)
-            if kind in makers:
-                makers[kind](rest)
+            if kind in steps:
+                steps[kind](rest)
         self._tasks([name for name in self.chosen if name.startswith(f"{TASKS}/")])
 
     def _text(self, kind: str) -> None:
         prepare_text(self.study, kind, quiet=self.quiet)
-        judged_texts(self.study)  # an error if there are too few
+        held_out_texts(self.study)  # an error if there are too few
 
     def _pretrain(self, stage: str) -> None:
         pretrain_stage(self.study, stage, quiet=self.quiet)
 
-    def _judge(self, stage: str) -> None:
+    def _evaluate(self, stage: str) -> None:
         """Nats per byte of the held-out texts, and example predictions."""
         self._check_trained(stage)
-        texts, folder = judged_texts(self.study), self.study.folder(JUDGE, stage)
+        texts, folder = held_out_texts(self.study), self.study.folder(EVALUATE, stage)
         trained = read_part(self.study.folder(PRETRAIN, stage), {}) or {}
         key = {
             "settings": {"sentences": list(self.study.sentences)},
@@ -143,16 +143,16 @@ class _Work:
             Predictor.open(model_of(self.study, stage), device=self.study.device) as predictor,
         ):
             warnings.simplefilter("ignore", UnknownWordsWarning)  # the figure says how many there are
-            judgement = judge(predictor, texts) if trained["minutes"] else None
+            loss = text_loss(predictor, texts) if trained["minutes"] else None
             shown = samples(predictor, self.study.sentences, generator=generator if generator.is_dir() else None)
-        write_part(folder, key, {"judgement": judgement, "samples": shown if trained["minutes"] else {}})
+        write_part(folder, key, {"text_loss": loss, "samples": shown if trained["minutes"] else {}})
 
     def _tasks(self, names: Sequence[str]) -> None:
         cells = [(name, cell) for name, cell in self._cells() if name in names]
         for _, cell in cells:
             self._check_trained(*self._stages_of(cell))
         if self.study.jobs > 1:
-            self._together([run for _, cell in cells for run in cell.runs if run.result() is None])
+            self._run_parallel([run for _, cell in cells for run in cell.runs if run.result() is None])
             return
         for name, cell in cells:
             for run in cell.runs:
@@ -167,7 +167,7 @@ class _Work:
                 self.seconds.append(time.monotonic() - began)
                 self.write_table()
 
-    def _together(self, runs: Sequence[TaskRun]) -> None:
+    def _run_parallel(self, runs: Sequence[TaskRun]) -> None:
         """Runs in parallel, each in a silent process."""
         workers = min(self.study.jobs, len(runs) or 1)
         with closing(ordered_map(TaskRun.run, runs, workers=workers, timeout=RUN_TIMEOUT)) as results:
@@ -188,8 +188,8 @@ class _Work:
     def _cells(self) -> list[tuple[str, Cell]]:
         """The fields of the table, by the names of their parts."""
         return [
-            (task_part(row, trial), cell_of(self.study, row, model, trial, self.facts[trial.task]))
-            for (row, model), trial in product(self.study.rows().items(), self.study.tasks)
+            (task_part(row, setup), cell_of(self.study, row, model, setup, self.facts[setup.task]))
+            for (row, model), setup in product(self.study.rows().items(), self.study.tasks)
         ]
 
     def _announce(self, name: str) -> None:
@@ -210,7 +210,7 @@ class _Work:
 
     def write_table(self) -> dict[str, Any]:
         """Everything that is finished, as JSON, Markdown and a page."""
-        cells = {(cell.row, cell.trial.task): cell for _, cell in self._cells()}
+        cells = {(cell.row, cell.setup.task): cell for _, cell in self._cells()}
         table = collect(self.study, self.facts, cells)
         output = self.study.output
         Disk().write_file(output / TABLE, [checksummed_json(table)])

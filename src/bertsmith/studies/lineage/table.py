@@ -10,18 +10,19 @@ from typing import Any
 
 from rich.text import Text
 
-from bertsmith.reports.terminal import console, plain_table
+from bertsmith.reports.terminal import console
 from bertsmith.reports.terminal_runs import mean_and_deviation
+from bertsmith.reports.text_table import TextTable
 from bertsmith.studies.lineage.models import STAGES, LineageModel, stages_of
-from bertsmith.studies.lineage.settings import JUDGE, PRETRAIN, TEXT, LineageConfig, read_part
+from bertsmith.studies.lineage.settings import EVALUATE, PRETRAIN, TEXT, LineageConfig, read_part
 from bertsmith.studies.lineage.tasks import Cell, TaskFacts
 
+TITLE = "The lineage of language encoders"
 EMPTY, WAITING = "–", "…"  # there is none; not finished yet
 KINDS = {"likelihood": "likelihood", "likelihood of both directions": "both directions", "masked": "masked"}
 MASKED = "masked"
 SMALLEST = 0.001  # share of bytes in unknown words that is worth a note
 Table = Mapping[str, Any]
-Rows = list[list[str]]
 
 
 def collect(
@@ -45,8 +46,8 @@ def collect(
     }
 
 
-def judged_stage(model: LineageModel) -> str:
-    """The stage whose model is judged: the language model where it gives features, else what is fine-tuned."""
+def evaluated_stage(model: LineageModel) -> str:
+    """The stage that is evaluated on text: the language model where it gives features, else what is fine-tuned."""
     return model.features[0] if model.features else model.stage
 
 
@@ -60,7 +61,7 @@ def _row(study: LineageConfig, name: str, model: LineageModel, cells: Mapping[tu
     complete = len(trained) == len(stages)
     sums = ("minutes", "seconds", "tokens", "flop", "compile_seconds")
     last = {stage: trained[stage] for stage in (model.stage, *model.features) if stage in trained}
-    judged = _result(study, JUDGE, judged_stage(model)) or {}
+    evaluated = _result(study, EVALUATE, evaluated_stage(model)) or {}
     return {
         "name": name,
         "title": model.title,
@@ -70,9 +71,9 @@ def _row(study: LineageConfig, name: str, model: LineageModel, cells: Mapping[tu
         "stages": trained,
         **{one: sum(facts[one] for facts in trained.values()) if complete else None for one in sums},
         "parameters": sum(facts["parameters"] for facts in last.values()) if complete else None,
-        "judgement": judged.get("judgement"),
-        "samples": judged.get("samples") or {},
-        "cells": {cell.trial.task: cell.summary() for (row, _), cell in cells.items() if row == name},
+        "text_loss": evaluated.get("text_loss"),
+        "samples": evaluated.get("samples") or {},
+        "cells": {cell.setup.task: cell.summary() for (row, _), cell in cells.items() if row == name},
     }
 
 
@@ -103,7 +104,7 @@ def _score(row: Table, task: str) -> Table | None:
     return None if cell is None else cell.get("score")
 
 
-def main_columns(table: Table) -> tuple[list[str], Rows]:
+def main_table(table: Table) -> TextTable:
     """One row for each model: minutes, nats per byte, scores in percent and their mean."""
     tasks = [task["name"] for task in table["tasks"]]
     headings = ["Model", "Idea", "Minutes", "Nats/byte", "Figure", *(_heading(task) for task in table["tasks"])]
@@ -119,7 +120,7 @@ def main_columns(table: Table) -> tuple[list[str], Rows]:
     baselines = [task["baseline"]["score"] for task in table["tasks"]]
     shown = [EMPTY if score is None else f"{100 * score:.1f}" for score in baselines]
     rows.insert(0, ["(no model)", *[EMPTY] * 4, *shown, *([EMPTY] if len(tasks) > 1 else [])])
-    return headings, rows
+    return TextTable(headings, rows, left=2)
 
 
 def _heading(task: Table) -> str:
@@ -135,14 +136,14 @@ def _percent(row: Table, task: str) -> str:
 
 def _nats(row: Table) -> list[str]:
     """The figure and its kind; of a masked model in parentheses, since it is not a likelihood."""
-    judgement = row["judgement"]
-    if judgement is None:
+    loss = row["text_loss"]
+    if loss is None:
         return [EMPTY, EMPTY]
-    figure = f"{judgement['nats_per_byte']:.3f}"
-    return [f"({figure})" if judgement["kind"] == MASKED else figure, KINDS[judgement["kind"]]]
+    figure = f"{loss['nats_per_byte']:.3f}"
+    return [f"({figure})" if loss["kind"] == MASKED else figure, KINDS[loss["kind"]]]
 
 
-def cost_columns(table: Table) -> tuple[list[str], Rows]:
+def cost_table(table: Table) -> TextTable:
     """What each model has cost."""
     headings = ["Model", "Stages", "Parameters", "Tokens", "FLOP", "Seconds", "Compiling", "Fine-tuning"]
     rows = []
@@ -161,14 +162,14 @@ def cost_columns(table: Table) -> tuple[list[str], Rows]:
                 _number(sum(seconds), ".0f") if seconds else EMPTY,
             ]
         )
-    return headings, rows
+    return TextTable(headings, rows, left=2)
 
 
 def _number(value: float | None, form: str) -> str:
     return EMPTY if value is None else f"{value:{form}}"
 
 
-def added_columns(table: Table) -> tuple[list[str], Rows]:
+def added_table(table: Table) -> TextTable:
     """The difference of each row from the row before, in points."""
     tasks = [task["name"] for task in table["tasks"]]
     headings = ["From", "To", "What it adds", *tasks, *(["Mean"] if len(tasks) > 1 else [])]
@@ -182,7 +183,7 @@ def added_columns(table: Table) -> tuple[list[str], Rows]:
         ]
         for step in table["added"]
     ]
-    return headings, rows
+    return TextTable(headings, rows, left=3)
 
 
 def points(gain: Mapping[str, Any] | None) -> str:
@@ -212,10 +213,10 @@ def notes(table: Table) -> Iterator[str]:
         for task, cell in row["cells"].items():
             if cell and "reason" in cell:
                 yield f"{row['title']} on {task} is empty: {cell['reason']}"
-    kinds = {row["judgement"]["kind"] for row in table["rows"] if row["judgement"]}
+    kinds = {row["text_loss"]["kind"] for row in table["rows"] if row["text_loss"]}
     if kinds - {MASKED}:
-        words = [row for row in table["rows"] if row["judgement"] and row["judgement"]["unknown_bytes"] >= SMALLEST]
-        about = ", ".join(f"{row['title']} {row['judgement']['unknown_bytes']:.1%}" for row in words)
+        words = [row for row in table["rows"] if row["text_loss"] and row["text_loss"]["unknown_bytes"] >= SMALLEST]
+        about = ", ".join(f"{row['title']} {row['text_loss']['unknown_bytes']:.1%}" for row in words)
         unknown = f" Bytes in words outside of the vocabulary, at ln 256 each: {about}." if about else ""
         yield f"Nats per byte of held-out text: lower is better.{unknown}"
     if MASKED in kinds:
@@ -229,41 +230,20 @@ def notes(table: Table) -> Iterator[str]:
 
 def show(table: Table) -> None:
     """Prints the table, its costs and its notes."""
-    for title, (headings, rows), left in (
-        (caption(table), main_columns(table), 2),
-        ("Cost of pre-training", _without(cost_columns(table), "Stages"), 1),
-        ("What each idea added, in points", _without(added_columns(table), "What it adds"), 2),
-    ):
-        if not rows:
-            continue
-        grid = plain_table(*headings[:left], right=tuple(headings[left:]))
-        for row in rows:
-            grid.add_row(*row)
-        console.print(Text(title, "bold"), soft_wrap=True)
-        console.print(grid)
-    for line in notes(table):
+    main_table(table).print(caption(table))
+    cost_table(table).without("Stages").print("Cost of pre-training")
+    if table["added"]:
+        added_table(table).without("What it adds").print("What each idea added, in points")
+    for line in (*notes(table), f"page: {table['page']}"):
         console.print(Text(line, "dim"), soft_wrap=True)
-    console.print(Text(f"page: {table['page']}", "dim"), soft_wrap=True)
-
-
-def _without(columns: tuple[list[str], Rows], name: str) -> tuple[list[str], Rows]:
-    headings, rows = columns
-    index = headings.index(name)
-    return headings[:index] + headings[index + 1 :], [row[:index] + row[index + 1 :] for row in rows]
 
 
 def markdown(table: Table) -> str:
     """The table, its costs, what each idea added, and the notes."""
-    parts = ["# The lineage of language encoders", f"{caption(table)}.", _markdown(*main_columns(table), left=2)]
+    parts = [f"# {TITLE}", f"{caption(table)}.", main_table(table).markdown()]
     parts += ["\n".join(f"- {line}" for line in notes(table))] if any(notes(table)) else []
     if table["added"]:
-        added = _markdown(*added_columns(table), left=3)
-        parts += ["## What each idea added", "Differences from the row before, in points.", added]
-    parts += ["## Cost of pre-training", _markdown(*cost_columns(table), left=2)]
+        about = "Differences from the row before, in points."
+        parts += ["## What each idea added", about, added_table(table).markdown()]
+    parts += ["## Cost of pre-training", cost_table(table).markdown()]
     return "\n\n".join(parts) + "\n"
-
-
-def _markdown(headings: Sequence[str], rows: Rows, *, left: int) -> str:
-    marks = ["---"] * left + ["---:"] * (len(headings) - left)
-    lines = [headings, marks, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

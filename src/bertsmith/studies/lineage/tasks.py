@@ -27,10 +27,11 @@ from bertsmith.evaluation.tables import baseline
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.objectives.objective import objective_class
 from bertsmith.reports.run_history import is_finished, read_run
-from bertsmith.studies.ablations import Trial, read_result
 from bertsmith.studies.lineage.models import LineageModel
 from bertsmith.studies.lineage.pretraining import model_of, weights_fingerprint
-from bertsmith.studies.lineage.settings import PRETRAIN, TASKS, LineageConfig, is_part_finished, plain
+from bertsmith.studies.lineage.settings import PRETRAIN, TASKS, LineageConfig, is_part_finished
+from bertsmith.studies.stored_results import plain, read_result, write_result
+from bertsmith.studies.task_setup import TaskSetup
 from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 from bertsmith.tasks.task import Example
 from bertsmith.training.finetune import finetune
@@ -59,30 +60,29 @@ class TaskFacts:
     tags: bool  # whether it tags words
 
 
-def task_facts(trial: Trial, of_rows: Sequence[str] = ()) -> TaskFacts:
+def task_facts(setup: TaskSetup, of_rows: Sequence[str] = ()) -> TaskFacts:
     """Reads the examples of a task: an error of its name, its files or its settings is one before any training.
 
     `of_rows`: changes of single models, whose names are checked.
     """
-    files = {"data": trial.data}
     for change in _of_the_task(of_rows):
-        make_finetune_config(trial.task, "", files, [change])
-    settings = make_finetune_config(trial.task, "", files, _of_the_task(trial.changes))
+        make_finetune_config(setup.task, "", setup.files, [change])
+    settings = make_finetune_config(setup.task, "", setup.files, _of_the_task(setup.changes))
     task = build_task(settings)
     if len(task.heads) > 1:
-        raise ConfigError(f"{trial.task} has several tasks: name them one by one")
+        raise ConfigError(f"{setup.task} has several tasks: name them one by one")
     if not (task.has_split("dev") or settings.dev_fraction):
-        raise ConfigError(f"{trial.task} has no dev examples in {trial.data}: pass --set {trial.task}:dev_fraction=0.1")
+        raise ConfigError(f"{setup.task} has no dev examples: pass --set {setup.task}:dev_fraction=0.1")
     train = task.examples("train")
     dev = dev_examples(settings, task)
     if not train or not dev:
-        raise DataError(f"{trial.data} has {len(train)} training and {len(dev)} dev examples of {trial.task}")
+        raise DataError(f"{setup.task} has {len(train)} training and {len(dev)} dev examples: it needs both")
     without = baseline(task, dev)
     facts = {"description": without.description, "score": without.scores.get(task.main_metric)}
     shown = [{"text": _shown_texts(example), "gold": shown_value(example.gold, example)} for example in dev[:SHOWN]]
     tags = objective_class(task.objective).pipeline == "token-classification"
     digest = hashlib.sha256(repr([(one.texts, one.gold) for one in (*train, *dev)]).encode("utf-8", "replace"))
-    return TaskFacts(trial.task, task.main_metric, len(train), len(dev), facts, shown, digest.hexdigest()[:16], tags)
+    return TaskFacts(setup.task, task.main_metric, len(train), len(dev), facts, shown, digest.hexdigest()[:16], tags)
 
 
 def _of_the_task(changes: Sequence[str]) -> list[str]:
@@ -134,7 +134,7 @@ class TaskRun:
                 Disk().make_folder(self.folder)
                 Disk().write_file(self.folder / REASON, [checksummed_json({"reason": str(error)})])
                 return {"reason": str(error)}
-            Disk().write_file(self.folder / SCORES, [checksummed_json(self.key | {"result": found})])
+            write_result(self.folder / SCORES, self.key, found)
         if not self.keep:
             remove_run_files(self.folder, BEST)
         return found
@@ -177,7 +177,7 @@ class Cell:
     """A model on a task: a field of the table."""
 
     row: str
-    trial: Trial
+    setup: TaskSetup
     runs: tuple[TaskRun, ...]
     reason: str = ""  # why there are no runs
 
@@ -209,18 +209,18 @@ class Cell:
         }
 
 
-def cell_of(study: LineageConfig, row: str, model: LineageModel, trial: Trial, facts: TaskFacts) -> Cell:
+def cell_of(study: LineageConfig, row: str, model: LineageModel, setup: TaskSetup, facts: TaskFacts) -> Cell:
     """The runs of a model on a task."""
-    folder = study.folder(TASKS, row) / trial.task.replace("/", "-")
+    folder = study.folder(TASKS, row) / setup.folder
     stages = [model.stage, *model.features]
     if not all(is_part_finished(study.folder(PRETRAIN, stage)) for stage in stages):
-        return Cell(row, trial, ())
+        return Cell(row, setup, ())
     try:
-        settings = _settings(study, row, model, trial, tags=facts.tags)
+        settings = _settings(study, row, model, setup, tags=facts.tags)
     except NOT_A_REASON:
         raise
     except BertsmithError as error:
-        return Cell(row, trial, (), str(error))
+        return Cell(row, setup, (), str(error))
     weights = [weights_fingerprint(model_of(study, stage)) for stage in stages]
     runs = [
         TaskRun(
@@ -233,18 +233,19 @@ def cell_of(study: LineageConfig, row: str, model: LineageModel, trial: Trial, f
         for rate in study.learning_rates or (settings.learning_rate,)
         for number in range(study.seeds)
     ]
-    return Cell(row, trial, tuple(runs))
+    return Cell(row, setup, tuple(runs))
 
 
-def _settings(study: LineageConfig, row: str, model: LineageModel, trial: Trial, *, tags: bool) -> FinetuneConfig:
+def _settings(study: LineageConfig, row: str, model: LineageModel, setup: TaskSetup, *, tags: bool) -> FinetuneConfig:
     """The model's settings, then those of the user for this task and for this model."""
-    folder, files = model_of(study, model.stage), {"data": trial.data}
     changes = [*model.tuning]
     if model.features:
         changes.append(f"encoder.features={json.dumps([str(model_of(study, one)) for one in model.features])}")
     changes += model.tagging if tags else ()
     changes += [f"learning_rate={model.rate[study.size]:g}"] if model.rate else []
-    return make_finetune_config(trial.task, folder, files, [*changes, *trial.changes, *study.tuning(row)])
+    return make_finetune_config(
+        setup.task, model_of(study, model.stage), setup.files, [*changes, *setup.changes, *study.tuning(row)]
+    )
 
 
 def _shown_texts(example: Example) -> str:

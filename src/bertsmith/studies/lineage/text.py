@@ -1,4 +1,4 @@
-"""The text of the study: a tokenizer and a shard set per kind, and the held-out texts that all models are judged on.
+"""The text of the study: a tokenizer and a shard set per kind, and the held-out texts that all models are evaluated on.
 
 Held-out documents are chosen by a hash of their text, so that they are the same in all shard sets.
 """
@@ -20,9 +20,9 @@ from bertsmith.studies.lineage.models import PAIRS, TOKENIZERS
 from bertsmith.studies.lineage.settings import TEXT, LineageConfig, read_part, write_part
 from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 
-TOKENIZER, SHARDS, JUDGED = "tokenizer", "shards", "judged.json"
-JUDGED_BYTES = {"tiny": 20_000, "quick": 400_000}  # of held-out text
-DOCUMENT = 2000  # characters of each judged document
+TOKENIZER, SHARDS, HELD_OUT = "tokenizer", "shards", "held_out.json"
+HELD_OUT_BYTES = {"tiny": 20_000, "quick": 400_000}  # of held-out text
+DOCUMENT = 2000  # characters of each held-out text
 FEWEST = 4  # held-out documents
 
 
@@ -56,9 +56,9 @@ def prepare_text(study: LineageConfig, kind: str, *, quiet: bool) -> dict[str, A
     return facts
 
 
-def judged_texts(study: LineageConfig) -> list[str]:
+def held_out_texts(study: LineageConfig) -> list[str]:
     """The beginnings of the first held-out documents; they are read from the text once."""
-    path = study.output / TEXT / JUDGED
+    path = study.output / TEXT / HELD_OUT
     if path.is_file():
         return list(read_checksummed_json(path)["texts"])
     texts, size = list[str](), 0
@@ -66,10 +66,10 @@ def judged_texts(study: LineageConfig) -> list[str]:
         if is_held_out(document_hash(document.text), study.held_out):
             texts.append(document.text[:DOCUMENT])
             size += len(texts[-1].encode())
-        if size >= JUDGED_BYTES[study.size]:
+        if size >= HELD_OUT_BYTES[study.size]:
             break
     if len(texts) < FEWEST:
-        found = f"{len(texts)} documents of the text are held out to judge the models"
+        found = f"{len(texts)} documents of the text are held out to evaluate the models"
         raise DataError(f"{found}, at least {FEWEST} are needed: pass a larger --held-out, or more --text")
     Disk().make_folder(path.parent)
     Disk().write_file(path, [checksummed_json({"texts": texts})])

@@ -1,4 +1,4 @@
-"""The judge of `lineage`: nats per byte by likelihood, in both directions, and of masked tokens."""
+"""The text losses of `lineage`: nats per byte by likelihood, in both directions, and of masked tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.folder_tokenizer import fitted_to, vocabulary_of
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import bidirectional_lm, causal_lm, masked_lm
-from bertsmith.studies.lineage.judge import BYTE, judge
+from bertsmith.studies.lineage.text_loss import BYTE, text_loss
 from bertsmith.tokenizers import training, words
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
@@ -45,27 +45,27 @@ def predictor_of(encoder: Any, objective: Any, tokenizer: Tokenizer) -> Predicto
     return Predictor(model, fitted_to(model.encoder, tokenizer))
 
 
-def test_a_causal_model_is_judged_by_its_likelihood(vocabulary: Tokenizer) -> None:
+def test_a_causal_model_has_a_likelihood(vocabulary: Tokenizer) -> None:
     shape = {"layers": 1, "width": 32, "heads": 2, "max_positions": 64, "vocab_size": vocabulary.vocab_size}
     predictor = predictor_of(gpt.Config(**shape), causal_lm.Config(), vocabulary)
     known, unknown = "the smith has red iron", "the smith has rhodium iron"
-    result = judge(predictor, [known])
+    result = text_loss(predictor, [known])
     assert result is not None
     assert (result["kind"], result["tokens"], result["unknown_bytes"]) == ("likelihood", 4, 0)
     surprisal = predictor.score(known)["surprisal"]
     assert result["nats_per_byte"] == pytest.approx(surprisal / len("smithhasrediron"), rel=1e-6)
-    spelled = judge(predictor, [unknown])
+    spelled = text_loss(predictor, [unknown])
     assert spelled is not None
     nats = predictor.score(unknown)["surprisal"] + BYTE * len("rhodium")
     assert spelled["nats_per_byte"] == pytest.approx(nats / len("smithhasrhodiumiron"), rel=1e-6)
     assert spelled["unknown_bytes"] == pytest.approx(7 / 19)
 
 
-def test_a_bidirectional_language_model_is_judged_by_both_directions(vocabulary: Tokenizer) -> None:
+def test_a_bidirectional_language_model_has_the_mean_of_both_directions(vocabulary: Tokenizer) -> None:
     shape = {"width": 8, "hidden": 16, "filters": ((1, 8), (2, 8)), "dropout": 0.0}
     predictor = predictor_of(elmo.Config(**shape), bidirectional_lm.Config(), vocabulary)
     text = "the smith has red iron"
-    result = judge(predictor, [text])
+    result = text_loss(predictor, [text])
     assert result is not None
     assert result["kind"] == "likelihood of both directions"
     row = predictor.tokenizer.frame(predictor.tokenizer.encode(text), max_length=32)
@@ -82,14 +82,14 @@ def test_a_bidirectional_language_model_is_judged_by_both_directions(vocabulary:
     assert result["nats_per_byte"] == pytest.approx(nats / size, rel=1e-5)
 
 
-def test_a_masked_model_is_judged_on_the_same_masks(tmp_path: Path) -> None:
+def test_a_masked_model_reads_the_same_masks(tmp_path: Path) -> None:
     tokenizer = tokenizer_of(tmp_path)
     shape = {"layers": 1, "width": 32, "heads": 2, "max_positions": 128, "vocab_size": tokenizer.vocab_size}
     predictor = predictor_of(bert.Config(**shape), masked_lm.Config(), tokenizer)
     text = "the smith has red iron and a thing of gold. " * 90
-    result = judge(predictor, [text])
+    result = text_loss(predictor, [text])
     assert result is not None
-    assert result == judge(predictor, [text])
+    assert result == text_loss(predictor, [text])
     assert result["kind"] == "masked"
     tokens = len(tokenizer.encode(text))
     assert 0.1 < int(str(result["tokens"])) / tokens < 0.2

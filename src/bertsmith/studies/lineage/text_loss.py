@@ -1,4 +1,4 @@
-"""The judge: nats per byte of the same held-out texts for every model, where its objective gives a probability of text.
+"""Nats per byte of the same held-out texts for every model, where its objective gives a probability of text.
 
 Likelihood: every token is predicted from those before it (GPT-1, ULMFiT), or by each direction of a bidirectional
 language model, of which the mean is taken (ELMo). A word outside of a vocabulary costs its unknown token plus ln 256
@@ -34,7 +34,7 @@ ROWS = 16  # of a batch
 
 
 @dataclass(frozen=True)
-class Judgement:
+class TextLoss:
     """What a model makes of the held-out texts."""
 
     kind: Kind
@@ -43,7 +43,7 @@ class Judgement:
     unknown_bytes: float  # share of the bytes in words outside of the vocabulary
 
 
-def judge(predictor: Predictor, texts: Sequence[str]) -> dict[str, object] | None:
+def text_loss(predictor: Predictor, texts: Sequence[str]) -> dict[str, object] | None:
     """The figure of a pre-trained model; None if none of its objectives predicts tokens of text."""
     heads = predictor.model.objectives
     if CAUSAL in heads:
@@ -77,9 +77,9 @@ class _Sum:
         self.bytes, self.tokens = self.bytes + int(sizes.sum()), self.tokens + len(ids)
         self.unknown_bytes += out_of_vocabulary
 
-    def judgement(self, kind: Kind) -> Judgement:
+    def loss(self, kind: Kind) -> TextLoss:
         size = max(self.bytes, 1)
-        return Judgement(kind, self.nats / size, self.tokens, self.unknown_bytes / size)
+        return TextLoss(kind, self.nats / size, self.tokens, self.unknown_bytes / size)
 
 
 def token_bytes(text: str, encoded: Encoded) -> NDArray[np.int64]:
@@ -88,17 +88,17 @@ def token_bytes(text: str, encoded: Encoded) -> NDArray[np.int64]:
     return np.array([len("".join(piece.split()).encode("utf-8", "replace")) for piece in pieces], np.int64)
 
 
-def _causal(predictor: Predictor, texts: Sequence[str]) -> Judgement:
+def _causal(predictor: Predictor, texts: Sequence[str]) -> TextLoss:
     total = _Sum(predictor.tokenizer.unknown_id)
     for text, scored in zip(texts, predictor.score(list(texts)), strict=True):
         encoded = predictor.tokenizer.encode(text)
         nats = np.array([np.nan if one["surprisal"] is None else one["surprisal"] for one in scored["tokens"]])
         known = ~np.isnan(nats)
         total.add(encoded.ids[known].astype(np.int64), token_bytes(text, encoded)[known], nats[known])
-    return total.judgement("likelihood")
+    return total.loss("likelihood")
 
 
-def _both_directions(predictor: Predictor, texts: Sequence[str]) -> Judgement:
+def _both_directions(predictor: Predictor, texts: Sequence[str]) -> TextLoss:
     """Tokens inside of a window are predicted twice: from those before them and from those after them."""
     total, padding_id = _Sum(predictor.tokenizer.unknown_id), predictor.tokenizer.padding_id
     for rows, sizes in _batches(predictor, texts):
@@ -109,7 +109,7 @@ def _both_directions(predictor: Predictor, texts: Sequence[str]) -> Judgement:
         forward_TV, backward_TV = token_logits(predictor, batch, BOTH).chunk(2)
         for logits_TV, before in ((forward_TV, inside - 1), (backward_TV, inside + 1)):
             total.add(labels.numpy(), size_T[inside], _nats(logits_TV[torch.from_numpy(before)], labels))
-    return total.judgement("likelihood of both directions")
+    return total.loss("likelihood of both directions")
 
 
 def _nats(logits: Tensor, labels: Tensor) -> NDArray[np.float64]:
@@ -120,7 +120,7 @@ def _nats(logits: Tensor, labels: Tensor) -> NDArray[np.float64]:
     return losses
 
 
-def _masked(predictor: Predictor, texts: Sequence[str]) -> Judgement:
+def _masked(predictor: Predictor, texts: Sequence[str]) -> TextLoss:
     tokenizer, total = predictor.tokenizer, _Sum(predictor.tokenizer.unknown_id)
     generator, ordinary = np.random.default_rng(0), ordinary_ids(tokenizer)
     for rows, sizes in _batches(predictor, texts):
@@ -135,7 +135,7 @@ def _masked(predictor: Predictor, texts: Sequence[str]) -> Judgement:
         label_R = np.concatenate(labels)
         size_R = np.concatenate([one[at] for one, at in zip(size, positions, strict=True)])
         total.add(label_R, size_R, _nats(token_logits(predictor, batch, MASKED), torch.from_numpy(label_R)))
-    return total.judgement("masked")
+    return total.loss("masked")
 
 
 def _batches(predictor: Predictor, texts: Sequence[str]) -> Iterator[tuple[list[Row], list[NDArray[np.int64]]]]:
