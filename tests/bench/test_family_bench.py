@@ -169,7 +169,10 @@ def test_a_run_waits_for_the_lock_before_its_clock_starts(tmp_path: Path) -> Non
             threading.Timer(0.3, fcntl.flock, (other, fcntl.LOCK_UN)).start()
             with locking_trainer(file) as trainer_class:
                 run = object.__new__(trainer_class)
-                run.passes, run.world = SimpleNamespace(compiles=True), SimpleNamespace(device=torch.device("cpu"))
+                run.forward_backward, run.world = (
+                    SimpleNamespace(compiles=True),
+                    SimpleNamespace(device=torch.device("cpu")),
+                )
                 run.stop_signal, run._warm, run._clock = SimpleNamespace(requested=False), False, time.monotonic
                 run._warm_up()
                 with pytest.raises(BlockingIOError):
