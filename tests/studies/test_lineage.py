@@ -190,6 +190,9 @@ def test_a_study_writes_its_table_and_is_not_repeated(
         lineage(study_of(base, tmp_path / "s", minutes=0.02), quiet=True)
     with pytest.raises(ConfigError, match=r"holds a run with other settings: batch_size .+ or remove that folder"):
         lineage(study_of(base, tmp_path / "s", changes=("bert:batch_size=8",)), quiet=True)
+    longer = (Trial("classification", base / "own", (*SMALL, "epochs=9")),)
+    with pytest.raises(ConfigError, match="holds a finished run with other settings: .+, or remove that folder"):
+        lineage(study_of(base, tmp_path / "s", tasks=longer), quiet=True)
 
 
 def test_finished_pre_training_serves_another_task(base: Path, tmp_path: Path, untrained: None) -> None:

@@ -26,6 +26,7 @@ from bertsmith.tasks.task import Task
 from bertsmith.training.finetune import OBJECTIVES
 from bertsmith.training.finetune_data import build_task, dev_examples
 from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
+from bertsmith.training.run import advise_removal
 from bertsmith.training.start import text_head_settings
 from bertsmith.training.sweep import SweepRun, run_parallel, sweep, sweep_runs
 
@@ -117,6 +118,7 @@ def _applies(task: str, name: str) -> bool:
     return name in ("", task, task.partition("/")[0])
 
 
+@advise_removal()
 def ablate(
     models: Sequence[Candidate],
     tasks: Sequence[Trial],

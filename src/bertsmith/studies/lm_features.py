@@ -24,6 +24,7 @@ from bertsmith.studies.published import LM_FEATURES, Published
 from bertsmith.system.durable import Disk, checksummed_json
 from bertsmith.training.finetune_data import build_task
 from bertsmith.training.recipe import make_finetune_config
+from bertsmith.training.run import advise_removal
 from bertsmith.training.sweep import run_parallel
 
 TableName = Literal["position", "models", "layers", "mix", "injection"]
@@ -95,6 +96,7 @@ def variants(table: TableName, models: Sequence[Source], *, recurrent_layers: in
     return [nothing, Variant("top", {**mix, "feature_layers": "top"}), *regularized, Variant("mix, λ=0", mix), normed]
 
 
+@advise_removal()
 def lm_features(
     words: str | Path,
     features: Sequence[str],

@@ -27,7 +27,7 @@ from bertsmith.tasks.own_metrics import named_metrics
 from bertsmith.tasks.task import Example, Task
 from bertsmith.training.finetune_data import build_task, train_and_dev
 from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
-from bertsmith.training.run import remove_run
+from bertsmith.training.run import advise_removal, remove_run
 from bertsmith.training.start import encoder_kind, finetuning_settings
 from bertsmith.training.sweep import BEST, SweepRun, best_scores, remove_run_files
 
@@ -84,6 +84,7 @@ def parse_sizes(text: str) -> list[Size]:
     return ["all" if word == "all" else int(word) for word in words]
 
 
+@advise_removal()
 def sample_efficiency(
     models: Mapping[str, str | Path],
     task: Any,

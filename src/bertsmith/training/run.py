@@ -180,6 +180,18 @@ def recipe_changes(folder: Path, settings: Recipe | FinetuneConfig) -> list[str]
     return [extended if change.startswith(f"{length} ") else change for change in changes]
 
 
+@contextmanager
+def advise_removal() -> Iterator[None]:
+    """Of a command without `--overwrite`: its error about another run in a folder says to remove that folder."""
+    try:
+        yield
+    except ConfigError as error:
+        found, advised, _ = str(error).partition(": choose another -o, or pass --overwrite")
+        if not advised:
+            raise
+        raise ConfigError(f"{found}: choose another -o, or remove that folder") from error
+
+
 def replace_run(folder: Path, settings: Recipe | FinetuneConfig, world: World, *, resume: str) -> None:
     """`remove_run` on rank 0; the others wait."""
     if resume != "auto":

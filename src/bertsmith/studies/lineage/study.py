@@ -38,10 +38,12 @@ from bertsmith.studies.lineage.text import fingerprint, judged_texts, prepare_te
 from bertsmith.system.durable import Disk, checksummed_json
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.training.clock import stop_after
+from bertsmith.training.run import advise_removal
 
 TABLE, PAGE, MARKDOWN = "lineage.json", "lineage.html", "lineage.md"
 
 
+@advise_removal()
 def lineage(
     study: LineageConfig,
     *,
