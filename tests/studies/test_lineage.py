@@ -191,7 +191,7 @@ def test_a_study_writes_its_table_and_is_not_repeated(
     with pytest.raises(ConfigError, match=r"holds a run with other settings: batch_size .+ or remove that folder"):
         lineage(study_of(base, tmp_path / "s", changes=("bert:batch_size=8",)), quiet=True)
     longer = (Trial("classification", base / "own", (*SMALL, "epochs=9")),)
-    with pytest.raises(ConfigError, match="holds a finished run with other settings: .+, or remove that folder"):
+    with pytest.raises(ConfigError, match=r"holds a finished run with other settings: .+, or remove that folder"):
         lineage(study_of(base, tmp_path / "s", tasks=longer), quiet=True)
 
 

@@ -77,7 +77,7 @@ def tokenizer_show(
     specials: Annotated[bool, opt.option("--specials", "Parse special tokens such as [MASK] in the text.")] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Show a tokenizer, or the tokens of a text with ids, offsets and unknown rate."""
+    """Show a tokenizer, or the tokens of a text. Tokens have ids, offsets and an unknown rate."""
     from bertsmith.model_io.run_folder import find_model_folder
     from bertsmith.reports import terminal
     from bertsmith.tokenizers.tokenizer import load
@@ -115,7 +115,7 @@ def tokenizer_stats(
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Measure a tokenizer on a corpus: tokens per word, unknown rate, bytes per token."""
+    """Measure a tokenizer on a corpus. Prints tokens per word, unknown rate and bytes per token."""
     from bertsmith.data import prepare as run
     from bertsmith.model_io.run_folder import find_model_folder
 

@@ -47,7 +47,7 @@ def generate(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Continue a text with a causal language model, such as GPT."""
+    """Continue a text with a causal language model."""
     from bertsmith.inference.text_files import read_texts
     from bertsmith.reports import terminal_predictions
 
@@ -94,7 +94,7 @@ def score(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Score texts with a causal language model: surprisal of each token, perplexity, nats per byte."""
+    """Score texts with a causal language model. Prints surprisal of each token, perplexity, nats per byte."""
     from bertsmith.inference.scoring import total_score
     from bertsmith.inference.text_files import read_texts
     from bertsmith.reports import terminal_predictions
