@@ -158,7 +158,7 @@ class RunWriter:
         if resumed.state is None and history and history.finish:
             raise ConfigError(
                 f"{run.folder} holds a finished run whose checkpoints were removed, so that it cannot continue: choose "
-                "another -o, or pass --overwrite to train it again"
+                "another -o, or pass --overwrite to replace it"
             )
         initial = run.initial_state() if resumed.state is None else None
         self.state = initial[0] if initial else resumed.state
