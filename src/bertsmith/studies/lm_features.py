@@ -22,6 +22,7 @@ from bertsmith.studies.ablations import Cell, Trial
 from bertsmith.studies.lm_features_report import write_page
 from bertsmith.studies.published import LM_FEATURES, Published
 from bertsmith.system.durable import Disk, checksummed_json
+from bertsmith.tokenizers.unknown_words import each_warning_once
 from bertsmith.training.finetune_data import build_task
 from bertsmith.training.recipe import make_finetune_config
 from bertsmith.training.run import advise_removal
@@ -97,6 +98,7 @@ def variants(table: TableName, models: Sequence[Source], *, recurrent_layers: in
 
 
 @advise_removal()
+@each_warning_once()
 def lm_features(
     words: str | Path,
     features: Sequence[str],
