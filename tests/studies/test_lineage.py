@@ -280,12 +280,14 @@ def test_mistakes_are_found_before_anything_is_trained(base: Path, tmp_path: Pat
     few = study_of(base, tmp_path / "t", models=("bert",), held_out=0.001)
     assert not (tmp_path / "t").exists()
     with pytest.raises(DataError, match="are held out to judge the models"):
-        judged_texts(few)
+        lineage(few, quiet=True)
+    lineage(replace(few, held_out=0.3), only=("text",), quiet=True)  # what the error advises
+    assert judged_texts(replace(few, held_out=0.3)) != judged_texts(replace(few, held_out=0.2))
 
 
 def test_the_command_says_what_is_wrong(base: Path, tmp_path: Path) -> None:
     shown = call("lineage", "--help")
-    assert "same minutes" in shown.stdout
+    assert "same text, minutes and tasks" in shown.stdout
     text = ["--text", base / "text.txt", "-o", tmp_path / "s"]
     assert "Missing option '--task'" in call("lineage", *text, "--data", base).stderr
     task = ["-t", "classification", "--data", base / "own"]
@@ -293,6 +295,7 @@ def test_the_command_says_what_is_wrong(base: Path, tmp_path: Path) -> None:
         (["--size", "huge"], "--size huge must be one of tiny, quick"),
         (["--minutes", "0"], "--minutes 0 must be above 0"),
         (["--models", "gtp"], "did you mean gpt"),
+        (["--models", "bert,cove"], "--models cove: it needs parallel text: pass --pairs FILE"),
         (["--only", "x"], "--only x is not a part of this study"),
     ):
         done = call("lineage", *text, *task, *more, "-q")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -87,19 +86,11 @@ def tokenizer_show(
         opt.print_result(terminal.tokenizer_facts(tokenizer), as_json, lambda: terminal.tokenizer_card(tokenizer))
         return
     instead = f"use bertsmith tokenizer show {folder} - < {text}"
-    own = _read_stdin() if text == "-" else check_text(text, instead=instead)
+    own = opt.read_stdin() if text == "-" else check_text(text, instead=instead)
     texts = [own] + ([check_text(pair)] if pair is not None else [])
     encoded = [tokenizer.encode(one, parse_special_tokens=specials) for one in texts]
     facts = terminal.encoding_facts(tokenizer, texts, encoded)
     opt.print_result(facts, as_json, lambda: terminal.encoding_table(tokenizer, texts, encoded, facts))
-
-
-def _read_stdin() -> str:
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        found = f"byte {error.start:,} (0x{error.object[error.start]:02x}) is not {error.encoding}"
-        raise DataError(f"stdin: {found}: convert the text first, for example with iconv") from None
 
 
 @tokenizer_app.command("stats")

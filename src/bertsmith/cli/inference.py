@@ -335,6 +335,8 @@ def neighbours(
         ]
         opt.print_result({"models": compared}, as_json, lambda: terminal_predictions.word_contexts(compared))
         return
+    if other or layer != -1:
+        raise BertsmithError("--with and --layer are for words in sentences, each marked as in: the *play* began")
     for word in (*words, *(plus or ()), *(minus or ())):
         check_text(word)
     predictor = load(model, device=device, **opening)

@@ -62,7 +62,8 @@ class LineageConfig:
             raise ConfigError(f"--held-out {self.held_out:g} must be above 0 and below 1")
         if len(self.pairs) > 2:
             raise ConfigError("--pairs takes one table with two columns, or two line-aligned files")
-        chosen_models(self.models)
+        if self.models and (left_out := self.left_out()):
+            raise ConfigError("; ".join(f"--models {name}: it {reason}" for name, reason in left_out.items()))
 
     @property
     def vocabulary(self) -> int:

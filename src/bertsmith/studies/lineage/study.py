@@ -122,8 +122,8 @@ class _Work:
         self._tasks([name for name in self.chosen if name.startswith(f"{TASKS}/")])
 
     def _text(self, kind: str) -> None:
-        prepare_text(self.study, kind, quiet=self.quiet)
         judged_texts(self.study)  # an error if there are too few
+        prepare_text(self.study, kind, quiet=self.quiet)
 
     def _pretrain(self, stage: str) -> None:
         pretrain_stage(self.study, stage, quiet=self.quiet)
