@@ -296,6 +296,7 @@ def test_the_command_says_what_is_wrong(base: Path, tmp_path: Path) -> None:
         (["--minutes", "0"], "--minutes 0 must be above 0"),
         (["--models", "gtp"], "did you mean gpt"),
         (["--models", "bert,cove"], "--models cove: it needs parallel text: pass --pairs FILE"),
+        (["--set", "berd:epochs=1"], "--set berd:epochs=1: berd is not a model or a task; did you mean bert?"),
         (["--only", "x"], "--only x is not a part of this study"),
     ):
         done = call("lineage", *text, *task, *more, "-q")

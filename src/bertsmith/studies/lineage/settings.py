@@ -10,7 +10,7 @@ from typing import Any
 
 from bertsmith import config
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.studies.ablations import Trial
+from bertsmith.studies.ablations import Trial, check_owner
 from bertsmith.studies.lineage.models import MODELS, PAIRS, SIZES, STAGES, LineageModel, Size, chosen_models, stages_of
 from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 
@@ -104,6 +104,8 @@ class LineageConfig:
 
 def split_changes(changes: Sequence[str]) -> tuple[list[str], list[str]]:
     """Those of single models, `bert:epochs=5`, and the others."""
+    for change in changes:
+        check_owner(change, list(MODELS))
     of_models = [change for change in changes if change.partition(":")[0] in MODELS]
     return of_models, [change for change in changes if change not in of_models]
 
