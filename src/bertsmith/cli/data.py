@@ -76,7 +76,7 @@ def tokenizer_show(
     specials: Annotated[bool, opt.option("--specials", "Parse special tokens such as [MASK] in the text.")] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Show a tokenizer, or the tokens of a text. Tokens have ids, offsets and an unknown rate."""
+    """Show a tokenizer, or the tokens of a text. Prints ids, offsets and the unknown rate."""
     from bertsmith.model_io.run_folder import find_model_folder
     from bertsmith.reports import terminal
     from bertsmith.tokenizers.tokenizer import load

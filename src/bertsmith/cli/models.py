@@ -91,7 +91,7 @@ def import_model(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Import weights of other programs. Reads pickles (sandboxed), Google, GPT-1, ELMo and word vectors."""
+    """Import weights of other programs. Reads pickles (sandboxed), files of Google, GPT-1, ELMo, and word vectors."""
     from bertsmith.model_io.importers import import_folder
     from bertsmith.model_io.summary import folder_facts
     from bertsmith.tokenizers.tokenizer import load
@@ -118,7 +118,7 @@ def export(
     tokenizer: opt.Tokenizer = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Export a model to ONNX or sentence-transformers. Compares their outputs. Word vectors become a file."""
+    """Export a model to ONNX or sentence-transformers. Compares their outputs. Word vectors are written to a file."""
     options = opt.given(tolerance=tolerance, normalize=normalize, pooling=pooling, tokenizer=tokenizer)
     if to in VECTOR_FORMATS:
         from bertsmith.export.word_vectors import export_vectors

@@ -223,6 +223,8 @@ def read_stdin(encoding: str = "utf-8", errors: str = "strict") -> str:
     except UnicodeDecodeError as error:
         found = f"byte {error.start:,} (0x{data[error.start]:02x}) is not {encoding}"
         raise DataError(f"stdin: {found}: convert the text first, for example with iconv") from None
+    except UnicodeError as error:
+        raise DataError(f"stdin is not {encoding}: {error}") from None
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -120,7 +120,7 @@ def lm_features(
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Compare uses of frozen language models in a task. Varies position, models, layers or mix, as TagLM and ELMo."""
+    """Compare uses of frozen language models in a task. The tables are those of TagLM and ELMo."""
     from bertsmith.reports import terminal_runs
     from bertsmith.studies.ablations import trials
     from bertsmith.studies.lm_features import lm_features as study

@@ -79,7 +79,7 @@ class TextTokens:
     def compact(cls, batch: Batch) -> Self:
         """Without empty slots, and as wide as the longest text; waits for the device to know the sizes.
 
-        Of a batch without texts, the first token of padding: recurrent layers cannot read nothing.
+        For a batch without texts, one token of padding, because recurrent layers need an input.
         """
         every, used_N = cls.of(batch), batch.cls_positions >= 0
         indices, mask = every.indices[used_N], every.mask[used_N]

@@ -204,7 +204,7 @@ def _paths(settings: Recipe | FinetuneConfig) -> dict[str, str]:
 
 @contextmanager
 def advise_removal() -> Iterator[None]:
-    """Of a command without `--overwrite`: its error about another run in a folder says to remove that folder."""
+    """For commands without `--overwrite`: errors about another run in a folder say to remove that folder."""
     try:
         yield
     except ConfigError as error:
