@@ -59,6 +59,16 @@ def test_the_main_commands_have_examples() -> None:
             assert f"\n    {example}\n" in shown
 
 
+@pytest.mark.parametrize("group", ["", "tokenizer", "runs"])
+def test_no_command_of_a_list_is_cut_at_80_columns(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    command = cli.command().get_command(None, group) if group else cli.command()  # type: ignore[arg-type]
+    shown = command.get_help(command.context_class(command, info_name="bertsmith"))
+    listed = shown.partition("\nCommands:\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed] == list(command.commands)
+    assert not [line for line in listed if not line.endswith(".") or line.endswith("...")]
+
+
 def test_completion_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert opt.complete_recipe("") == recipes.names()

@@ -16,6 +16,7 @@ from bertsmith.errors import UnknownWordsWarning
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.model_folder import save_model
 from bertsmith.objectives import classify, masked_lm, next_sentence
+from bertsmith.studies import ablations
 from bertsmith.tokenizers.unknown_words import check_unknown_words
 from bertsmith.training import sweep
 
@@ -112,6 +113,17 @@ def test_finetune_evaluate_and_predict_warn(folder: Path, tmp_path: Path, monkey
     assert json.loads(done.stdout)["unknown_word_rate"] == 0.75
     monkeypatch.setattr(sweep, "run_parallel", lambda runs, jobs: (one.run() for one in runs))
     assert is_one_warning(call(*tuning, "-o", tmp_path / "parallel", "--seeds", 2, "--jobs", 2), "75")
+    models = ("-m", folder / "m", "-m", f"other={folder / 'm'}", "--sizes", "4,all", "--seeds", 1, "--min-steps", 1)
+    study = ("sample-efficiency", *models, *files, "epochs=1", "batch_size=4", "--json", "--device", "cpu", "-q")
+    assert is_one_warning(call(*study, "-o", tmp_path / "study"), "75")
+    (tmp_path / "own").mkdir()
+    for name in ("train", "dev"):
+        write(tmp_path / "own" / f"{name}.jsonl", rows)
+    given = (f"a={folder / 'm'}", f"b={folder / 'm'}", "-t", "classification", "--data", tmp_path / "own")
+    table = ("ablate", *given, "--set", "epochs=1", "--set", "batch_size=4", "--json", "--device", "cpu", "-q")
+    monkeypatch.setattr(ablations, "run_parallel", lambda runs, jobs: (one.run() for one in runs))
+    for jobs in (1, 2):
+        assert is_one_warning(call(*table, "--jobs", jobs, "-o", tmp_path / f"table-{jobs}"), "75")
     done = call("evaluate", tmp_path / "run", "--file", data, "--json")
     assert is_one_warning(done, "75")
     assert json.loads(done.stdout)["unknown_word_rate"] == 0.75

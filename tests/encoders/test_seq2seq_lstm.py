@@ -165,6 +165,25 @@ def test_padding_and_other_pairs_change_nothing() -> None:
     assert (weights_LS[: len(expected)].sum(-1) - 1).abs().max() < 1e-12
 
 
+def test_a_batch_without_texts_has_a_loss_of_zero_and_gradients_for_all_weights() -> None:
+    """Distributed training waits for the gradients of every rank."""
+    encoder, batch = build(), pairs([0])
+    none = torch.full_like(batch.cls_positions, -1)
+    for slots in (none, none[:0]):
+        target, source = (
+            one.replace(document_ids=torch.zeros_like(one.document_ids), cls_positions=slots)
+            for one in (batch.target, batch)
+        )
+        encoding = encoder(source.replace(target=target), return_attentions=True)
+        assert encoding.last_hidden.shape == (40, 24)
+        assert encoding.target.last_hidden.shape == (31, 24)
+        read = target.document_ids.flatten() > 0  # nothing
+        loss = encoding.target.last_hidden[read].sum() + encoding.last_hidden[source.document_ids.flatten() > 0].sum()
+        loss.backward()
+        assert loss.item() == 0
+        assert all(weight.grad is not None and not weight.grad.any() for weight in encoder.parameters())
+
+
 def test_a_target_token_reads_the_whole_source_and_the_target_up_to_itself() -> None:
     encoder, batch = build(), pairs([2])
     assert batch.target is not None
@@ -206,6 +225,19 @@ def test_fixed_word_vectors_are_stored_but_not_trained() -> None:
     assert "embeddings.weight" in fixed.state_dict()
     names = [{name for name, _ in encoder.named_parameters()} for encoder in (fixed, learned)]
     assert names[1] - names[0] == {"embeddings.weight"}
+
+
+def test_added_words_replace_the_rows_after_the_first_ones() -> None:
+    encoder = build(fixed_embeddings=True)
+    first, target = encoder.embeddings.weight[:20].clone(), encoder.target.weight[:20].clone()
+    added = torch.randn(50, 10, dtype=torch.float64)
+    encoder.add_words(added, after=20)
+    assert torch.equal(encoder.embeddings.weight, torch.cat((first, added)))
+    assert torch.equal(encoder.target.weight, target)
+    for table, rows in ((encoder.embeddings, 70), (encoder.target, 20)):
+        assert (table.num_embeddings, len(table.weight)) == (rows, rows)
+    assert (encoder.config.vocab_size, encoder.config.target_vocab_size) == (70, 20)
+    assert "embeddings.weight" in encoder.state_dict()
 
 
 def test_dropout_on_inputs_and_outputs_of_all_layers() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command_line import call
-from inference.generation_fixtures import random_lm
+from inference.generation_fixtures import random_lm, random_translator
 from inference.predictor_fixtures import KINDS, LONG, TEXTS, reader, saved_predictor, tokenizer
 
 from bertsmith.inference.predictor import Predictor
@@ -132,3 +134,47 @@ def test_generate_and_score_commands(tmp_path: Path) -> None:
     assert f"perplexity {scored['perplexity']:.5g}" in shown
     assert f"{scored['tokens'][1]['surprisal']:.3f}  smith" in shown
     assert "1 scored tokens" in call("score", folder, tmp_path / "prompts.txt").stdout
+
+
+@pytest.mark.parametrize("command", ["generate", "score", "translate"])
+def test_texts_on_stdin(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_translator() if command == "translate" else random_lm()
+    model.save(tmp_path / "m")
+    monkeypatch.setattr(sys, "stdin", stdin_of("the smith\r\n\n쇠\n".encode("cp949")))
+    done = call(command, tmp_path / "m", "-", "--encoding", "cp949", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    if command == "translate":  # line by line
+        assert found["translations"] == model.translate(["the smith", "", "쇠"])
+    elif command == "generate":
+        assert [one["prompt"] for one in found["generated"]] == ["the smith", "쇠"]
+    else:
+        assert [one["text"] for one in found["texts"]] == ["the smith", "쇠"]
+    monkeypatch.setattr(sys, "stdin", stdin_of(b"the smith\xff"))
+    failed = call(command, tmp_path / "m", "-")
+    assert failed.returncode == 65
+    assert "stdin: byte 9 (0xff) is not utf-8: convert the text first" in failed.stderr
+
+
+def stdin_of(data: bytes) -> io.TextIOWrapper:
+    """As in the C locale, in which Python decodes any bytes."""
+    return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="surrogateescape")
+
+
+def test_options_that_translate_would_ignore_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_translator()
+    model.save(tmp_path / "m")
+    (tmp_path / "a.txt").write_text("the smith\n", encoding="utf-8")
+    monkeypatch.setattr(Predictor, "translate", lambda *given, **options: pytest.fail("translated before the error"))
+    for words, message in (
+        (["the smith", "--reference", tmp_path / "a.txt"], "a.txt is for a file of source texts"),
+        ([tmp_path / "a.txt", "--n-best", 2, "-o", tmp_path / "b.txt"], "b.txt gets one translation of each text"),
+        (
+            [tmp_path / "a.txt", "-o", tmp_path / "none" / "b.txt"],
+            "b.txt does not exist: choose another -o, or make it",
+        ),
+    ):
+        failed = call("translate", tmp_path / "m", *words)
+        assert failed.returncode
+        assert message in failed.stderr
+        assert failed.stderr.count("\n") == 1

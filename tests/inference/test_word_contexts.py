@@ -70,13 +70,18 @@ def test_the_command_compares_models(tmp_path: Path) -> None:
     refused = call("neighbours", words, SENTENCES[0], "paris", "--device", "cpu")
     assert "2 to 200" in refused.stderr or "0 marked words" in refused.stderr
     assert refused.returncode != 0
+    for option in (["--with", bert], ["--layer", 0]):
+        refused = call("neighbours", words, "paris", *option, "--device", "cpu")
+        assert "--with and --layer are for words in sentences" in refused.stderr
+    refused = call("neighbours", words, "", "--device", "cpu")
+    assert refused.stderr == "bertsmith: '' is not in the vocabulary of this model: choose another word\n"
 
 
 def test_what_cannot_be_compared(tmp_path: Path) -> None:
     model = bertsmith.load(bert_folder(tmp_path / "bert", max_positions=8), device="cpu")
     with pytest.raises(BertsmithError, match="not within the maximum length of 8 tokens"):
         model.word_contexts(["*Anna*", "the play of Dora began in *Paris*"])
-    with pytest.raises(BertsmithError, match="1 sentences: give 2 to 200"):
+    with pytest.raises(BertsmithError, match="a single sentence: give 2 to 200"):
         model.word_contexts(["*Anna*"])
     with pytest.raises(BertsmithError, match="layer 7 does not exist"):
         model.word_contexts(["*Anna*", "*Anna*"], layer=7)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import call
+from frozen_fixtures import bert_folder
 from smoke.smoke_fixtures import done, steps
 from smoke.test_transformer_smoke import WORDS, reversed_digits
 from threads import threads
@@ -91,7 +92,7 @@ def test_fixed_word_vectors_of_a_file(road: Path, vectors: np.ndarray) -> None:
     assert not table[rows[2]].any()
 
 
-def test_words_of_the_file_are_added_to_the_vocabulary(road: Path, vectors: np.ndarray) -> None:
+def test_words_of_the_file_are_added_to_the_vocabulary(road: Path, vectors: np.ndarray, tmp_path: Path) -> None:
     """The logits of the target's tokens do not change, and a task's texts may contain every word of the file."""
     before = load(road / "fixed", device="cpu")
     result = done("extend", road / "fixed", "--vectors", road / "vectors.txt", "-o", road / "extended")
@@ -106,6 +107,8 @@ def test_words_of_the_file_are_added_to_the_vocabulary(road: Path, vectors: np.n
     assert torch.equal(model.model.encoder.token_embeddings[int(number)], torch.from_numpy(vectors[2]))
     with pytest.raises(BertsmithError, match=r"has trained word vectors, to which others cannot be added: train"):
         extend_vocabulary(road / "run", str(road / "vectors.txt"), road / "none")
+    with pytest.raises(BertsmithError, match="is not a recurrent translation model: pass one"):
+        extend_vocabulary(bert_folder(tmp_path / "bert"), str(road / "vectors.txt"), road / "none")
 
 
 def test_source_and_target_with_a_vocabulary_each(road: Path, tmp_path: Path) -> None:
@@ -179,6 +182,8 @@ def test_context_vectors_as_features_beside_words_and_characters(road: Path) -> 
             "vectors=words.txt and start=run: leave out one of them",
         ),
         (["pretrain", "cove/tiny", "-d", "shards", "-o", "p", "vectors=words.txt"], "write encoder.embedding_width=8"),
+        (["average", "run", "-o", "shards"], "shards exists: choose another -o, or pass --overwrite to replace it\n"),
+        (["export", "run", "--to", "onnx", "-o", "shards"], "shards exists: choose another -o\n"),
         (["extend", "run", "--vectors", "words.txt", "-o", "e"], "run has trained word vectors, to which others"),
         (
             ["pretrain", "cove/tiny", "-d", "shards", "-o", "p", "objectives.translation.tie_output=true"],

@@ -236,6 +236,9 @@ def test_tasks_are_parsed_from_the_command_line() -> None:
         parse_learning_rates("fast")
     with pytest.raises(ConfigError, match=r"pass --data squad/1\.1=DIR"):
         task_setups(["squad/1.1"], ["glue=g"], [])
+    with pytest.raises(ConfigError, match=r"^--set gleu:epochs=2: gleu is not a task; did you mean glue\?$"):
+        task_setups(["glue/rte"], ["g"], ["gleu:epochs=2"])
+    assert task_setups(["glue/rte"], ["g"], ["metrics=module:function"])[0].changes == ("metrics=module:function",)
 
 
 def test_a_study_may_combine_tables_of_the_paper() -> None:

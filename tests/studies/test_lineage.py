@@ -149,7 +149,7 @@ def test_a_second_stage_starts_from_the_first(
 def test_cove_is_left_out_without_parallel_text(base: Path, tmp_path: Path) -> None:
     study = study_of(base, tmp_path, models=())
     assert list(study.rows()) == [name for name in MODELS if name != "cove"]
-    assert study.left_out() == {"cove": "needs parallel text, given as pairs"}
+    assert study.left_out() == {"cove": "needs parallel text: pass it with --pairs"}
     assert list(study_of(base, tmp_path, models=(), pairs=("a.tsv",)).rows()) == list(MODELS)
 
 
@@ -190,6 +190,9 @@ def test_a_study_writes_its_table_and_is_not_repeated(
         lineage(study_of(base, tmp_path / "s", minutes=0.02), quiet=True)
     with pytest.raises(ConfigError, match=r"holds a run with other settings: batch_size .+ or remove that folder"):
         lineage(study_of(base, tmp_path / "s", changes=("bert:batch_size=8",)), quiet=True)
+    longer = (TaskSetup("classification", {"data": base / "own"}, (*SMALL, "epochs=9")),)
+    with pytest.raises(ConfigError, match=r"holds a finished run with other settings: .+, or remove that folder"):
+        lineage(study_of(base, tmp_path / "s", tasks=longer), quiet=True)
 
 
 def test_finished_pre_training_serves_another_task(base: Path, tmp_path: Path, untrained: None) -> None:
@@ -283,12 +286,14 @@ def test_mistakes_are_found_before_anything_is_trained(base: Path, tmp_path: Pat
     few = study_of(base, tmp_path / "t", models=("bert",), held_out=0.001)
     assert not (tmp_path / "t").exists()
     with pytest.raises(DataError, match="are held out to evaluate the models"):
-        held_out_texts(few)
+        lineage(few, quiet=True)
+    lineage(replace(few, held_out=0.3), only=("text",), quiet=True)  # what the error advises
+    assert held_out_texts(replace(few, held_out=0.3)) != held_out_texts(replace(few, held_out=0.2))
 
 
 def test_the_command_says_what_is_wrong(base: Path, tmp_path: Path) -> None:
     shown = call("lineage", "--help")
-    assert "same minutes" in shown.stdout
+    assert "same text, minutes and tasks" in shown.stdout
     text = ["--text", base / "text.txt", "-o", tmp_path / "s"]
     assert "Missing option '--task'" in call("lineage", *text, "--data", base).stderr
     task = ["-t", "classification", "--data", base / "own"]
@@ -296,6 +301,8 @@ def test_the_command_says_what_is_wrong(base: Path, tmp_path: Path) -> None:
         (["--size", "huge"], "--size huge must be one of tiny, quick"),
         (["--minutes", "0"], "--minutes 0 must be above 0"),
         (["--models", "gtp"], "did you mean gpt"),
+        (["--models", "bert,cove"], "--models bert,cove: cove needs parallel text: pass it with --pairs"),
+        (["--set", "berd:epochs=1"], "--set berd:epochs=1: berd is not a model or a task; did you mean bert?"),
         (["--only", "x"], "--only x is not a part of this study"),
     ):
         done = call("lineage", *text, *task, *more, "-q")

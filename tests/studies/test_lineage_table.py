@@ -55,7 +55,7 @@ def sample_table() -> dict[str, Any]:
         "texts": {"bpe": {"vocab_size": 9, "tokens": 99, "held_out_documents": 4, "data": "0" * 64}, "words": None},
         "tasks": [{"name": name, **facts, **base} for name in ("x", "y")],
         "rows": rows,
-        "left_out": {"cove": "needs parallel text, given as pairs"},
+        "left_out": {"cove": "needs parallel text: pass it with --pairs"},
         "added": [table.difference(*rows, ["x", "y"])],
     }
 
@@ -69,7 +69,7 @@ def test_the_table_says_what_is_missing_and_what_each_figure_is() -> None:
     assert rows[1] == ["GPT-1", "fine-tuned", "1", "1.250", "likelihood", "50.0 ± 10.0", "–", "–"]
     assert rows[2] == ["BERT", "bidirectional", "1", "(1.250)", "masked", "75.0 ± 5.0", "…", "–"]
     notes = list(table.notes(shown))
-    assert notes[0] == "cove is left out: it needs parallel text, given as pairs."
+    assert notes[0] == "cove is left out: it needs parallel text: pass it with --pairs."
     assert notes[1] == "GPT-1 on y is empty: it is <odd>"
     assert any("GPT-1 10.0%" in line for line in notes)
     assert not any("devices" in line or "trained on" in line for line in notes)

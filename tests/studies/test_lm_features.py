@@ -72,6 +72,7 @@ def test_a_table_is_trained_once_and_shows_the_learned_weights(tmp_path: Path) -
     ]
     done = call(*given, "--json")
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("unknown to this tokenizer") == 1, "one tokenizer, one task, four rows"
     result = json.loads(done.stdout)
     assert [row["name"] for row in result["rows"]] == ["layer 0", "layer 1", "layer 2", "mix"]
     cells = [row["cells"]["conll/conll2003-pos"] for row in result["rows"]]

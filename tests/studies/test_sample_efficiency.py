@@ -137,6 +137,24 @@ def test_finished_runs_keep_no_model_and_are_reused(
     }
 
 
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ("learning_rate=1e-2", "holds a run with other settings: learning_rate was 0.003 and is now 0.01"),
+        ("epochs=20", "holds a finished run whose checkpoints were removed, so that it cannot continue"),
+    ],
+)
+def test_other_settings_in_the_same_folder_advise_what_the_command_offers(
+    base: Path, finished: tuple[Path, dict[str, Any]], change: str, found: str
+) -> None:
+    folder = finished[0] / "general" / "8" / "seed-0"
+    before = (folder / "events.jsonl").read_bytes()
+    with pytest.raises(ConfigError) as error:
+        study(base, finished[0], changes=[*CHANGES, change])
+    assert str(error.value) == f"{folder} {found}: choose another -o, or remove that folder"
+    assert (folder / "events.jsonl").read_bytes() == before
+
+
 def test_a_stopped_study_resumes_with_the_same_result(
     base: Path, finished: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,9 @@ def test_finished_runs_are_not_repeated(shards: Path, tmp_path: Path) -> None:
     messages = call("compare", *NAMES[:2], *SMALL, "-d", shards, "-o", tmp_path, "--device", "cpu", "--json")
     assert [row["run"] for row in json.loads(messages.stdout)["runs"]] == FOLDERS[:2]
     assert not messages.stderr
+    refused = call(*words, "learning_rate=0.5").stderr
+    assert "learning_rate was " in refused
+    assert refused.endswith(": choose another -o, or remove that folder\n")
 
 
 def test_invalid_comparisons_are_refused(shards: Path, tmp_path: Path) -> None:

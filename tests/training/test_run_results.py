@@ -145,6 +145,37 @@ def test_other_settings_still_conflict(changes: list[str], says: str, base: Path
     assert re.search(says, refused.stderr)
 
 
+def test_the_same_files_seen_from_another_working_directory(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advice = "or run this command in the folder where that run was started"
+    monkeypatch.chdir(tmp_path)
+    for name in ("m", "train.jsonl"):
+        (tmp_path / name).symlink_to(base / name)
+    assert call(*command(Path(), "-q")).returncode == 0
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    for above in (Path(".."), tmp_path):
+        refused = call(*command(above, output=Path("../run")))
+        assert refused.returncode == 78
+        assert (
+            f'files.train was "train.jsonl" and is now {json.dumps(str(above / "train.jsonl"))[:70]}' in refused.stderr
+        )
+        assert refused.stderr.endswith(f"pass --overwrite to replace it, {advice}\n")
+    (tmp_path / "other.jsonl").symlink_to(base / "train.jsonl")
+    for changes in (["learning_rate=1e-5"], ["--train", "../other.jsonl"]):
+        refused = call(*command(Path(".."), *changes, output=Path("../run")))
+        assert refused.stderr.endswith("pass --overwrite to replace it\n")
+    from_recipe = call("finetune", "../m", "-t", "../run/recipe.json", "-o", "../again", "--device", "cpu")
+    assert from_recipe.returncode == 65
+    assert from_recipe.stderr == (
+        "bertsmith: train.jsonl, files.train of ../run/recipe.json, does not exist here: pass --train FILE, or run "
+        "this command in the folder where its paths start\n"
+    )
+    again = ["--train", "../train.jsonl", "-o", "../again", "--device", "cpu", "-q"]
+    assert call("finetune", "../m", "-t", "../run/recipe.json", *again).returncode == 0
+
+
 def test_an_unfinished_run_is_finished_before_it_gets_longer(base: Path, copied: Path) -> None:
     events = (copied / "events.jsonl").read_text().splitlines(keepends=True)
     (copied / "events.jsonl").write_text("".join(line for line in events if '"finish"' not in line))

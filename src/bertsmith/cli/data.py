@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,7 +76,7 @@ def tokenizer_show(
     specials: Annotated[bool, opt.option("--specials", "Parse special tokens such as [MASK] in the text.")] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Show a tokenizer, or the tokens of a text with ids, offsets and unknown rate."""
+    """Show a tokenizer, or the tokens of a text. Prints ids, offsets and the unknown rate."""
     from bertsmith.model_io.run_folder import find_model_folder
     from bertsmith.reports import terminal
     from bertsmith.tokenizers.tokenizer import load
@@ -87,19 +86,11 @@ def tokenizer_show(
         opt.print_result(terminal.tokenizer_facts(tokenizer), as_json, lambda: terminal.tokenizer_card(tokenizer))
         return
     instead = f"use bertsmith tokenizer show {folder} - < {text}"
-    own = _read_stdin() if text == "-" else check_text(text, instead=instead)
+    own = opt.read_stdin() if text == "-" else check_text(text, instead=instead)
     texts = [own] + ([check_text(pair)] if pair is not None else [])
     encoded = [tokenizer.encode(one, parse_special_tokens=specials) for one in texts]
     facts = terminal.encoding_facts(tokenizer, texts, encoded)
     opt.print_result(facts, as_json, lambda: terminal.encoding_table(tokenizer, texts, encoded, facts))
-
-
-def _read_stdin() -> str:
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        found = f"byte {error.start:,} (0x{error.object[error.start]:02x}) is not {error.encoding}"
-        raise DataError(f"stdin: {found}: convert the text first, for example with iconv") from None
 
 
 @tokenizer_app.command("stats")
@@ -115,7 +106,7 @@ def tokenizer_stats(
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Measure a tokenizer on a corpus: tokens per word, unknown rate, bytes per token."""
+    """Measure a tokenizer on a corpus. Prints tokens per word, unknown rate and bytes per token."""
     from bertsmith.data import prepare as run
     from bertsmith.model_io.run_folder import find_model_folder
 

@@ -82,7 +82,7 @@ def predict(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Predict all examples of a file with a model, or with an ensemble. Without -o, print JSON lines on stdout."""
+    """Predict all examples of a file. Several models predict as an ensemble. Without -o, print JSON lines on stdout."""
     from bertsmith.evaluation import ensemble, evaluator
     from bertsmith.evaluation.output_files import check_output, json_lines, prediction_rows, write_predictions
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -12,11 +11,11 @@ import bertsmith.cli.options as opt
 from bertsmith import load
 from bertsmith.cli.inference import one_text_per_line
 from bertsmith.data.text_files import check_text
-from bertsmith.errors import DataError
 
 app = typer.Typer()
 NEW_TOKENS_HELP = "Maximum of generated tokens; default: up to 64, as many as fit into the model's positions."
 TEMPERATURE_HELP = "0 takes the most likely token at each step; above 0, tokens are sampled: 1 as the model predicts."
+SCORED_HELP = "A file of texts (txt: one per line), a text, or - to read one per line."
 STOP_HELP = "End a text before this string; may be repeated."
 
 
@@ -47,14 +46,12 @@ def generate(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Continue a text with a causal language model, such as GPT."""
+    """Continue a text with a causal language model."""
     from bertsmith.inference.text_files import read_texts
     from bertsmith.reports import terminal_predictions
 
     if prompt == "-":
-        prompts = [line.rstrip("\r\n") for line in sys.stdin if line.strip()][:limit]
-        if not prompts:
-            raise DataError("stdin has no prompts: write one per line")
+        prompts = opt.stdin_texts(encoding, errors, limit)
     elif os.path.isfile(prompt):
         prompts = read_texts(prompt, opt.read_options("line", "text", encoding, errors), limit=limit)
     else:
@@ -83,7 +80,7 @@ def generate(
 @opt.opens_model
 def score(
     model: opt.ModelFolder,
-    source: Annotated[str, typer.Argument(metavar="FILE|TEXT", help="A file of texts (txt: one per line), or a text.")],
+    source: Annotated[str, typer.Argument(metavar="FILE|TEXT", help=SCORED_HELP)],
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
     encoding: opt.Encoding = "utf-8",
@@ -94,13 +91,16 @@ def score(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Score texts with a causal language model: surprisal of each token, perplexity, nats per byte."""
+    """Score texts with a causal language model. Prints surprisal of each token, perplexity, nats per byte."""
     from bertsmith.inference.scoring import total_score
     from bertsmith.inference.text_files import read_texts
     from bertsmith.reports import terminal_predictions
 
     reading = opt.read_options(one_text_per_line(file_format, source), field, encoding, errors)
-    texts = read_texts(source, reading, limit=limit) if os.path.isfile(source) else [check_text(source)]
+    if source == "-":
+        texts = opt.stdin_texts(encoding, errors, limit)
+    else:
+        texts = read_texts(source, reading, limit=limit) if os.path.isfile(source) else [check_text(source)]
     results = load(model, device=device, **opening).score(texts)
     total = total_score(texts, results)
     scored = [{"text": text, **one} for text, one in zip(texts, results, strict=True)]

@@ -68,7 +68,7 @@ def next_sentence(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Predict whether text B follows text A, or, with ALBERT's sentence-order head, whether A and B are in order."""
+    """Predict whether text B follows text A. ALBERT's sentence-order head predicts whether A and B are in order."""
     from bertsmith.reports import terminal_predictions
 
     result = load(model, device=device, **opening).next_sentence(check_text(first), check_text(second))
@@ -183,7 +183,7 @@ def tag_words(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Predict the label of each word of a text, such as its part of speech."""
+    """Predict the label of each word, such as part of speech."""
     from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
@@ -289,7 +289,7 @@ def attention(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Show the attention weights between the tokens of a text."""
+    """Show the attention weights between tokens of a text."""
     from bertsmith.reports import terminal_predictions
 
     for one in (text, second or ""):
@@ -319,7 +319,7 @@ def neighbours(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Show the nearest neighbours of words, or of one word among sentences: *play* in "the *play* began"."""
+    """Show the nearest neighbours of words. Marked words are compared within their sentences: "the *play* began"."""
     from bertsmith.inference.neighbours import WordIndex
     from bertsmith.inference.word_contexts import is_marked
     from bertsmith.reports import terminal_predictions
@@ -335,6 +335,8 @@ def neighbours(
         ]
         opt.print_result({"models": compared}, as_json, lambda: terminal_predictions.word_contexts(compared))
         return
+    if other or layer != -1:
+        raise BertsmithError("--with and --layer are for words in sentences, each marked as in: the *play* began")
     for word in (*words, *(plus or ()), *(minus or ())):
         check_text(word)
     predictor = load(model, device=device, **opening)

@@ -56,7 +56,7 @@ def average(
     overwrite: Annotated[bool, opt.option("--overwrite", "Replace an existing model folder.")] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Average the weights of a run's last checkpoints into a model folder."""
+    """Average the weights of a run's last checkpoints. Writes a model folder."""
     from bertsmith.training.averaging import average_checkpoints
 
     opt.print_result(average_checkpoints(run, output, last=last, overwrite=overwrite), as_json)
@@ -71,7 +71,7 @@ def extend(
     overwrite: Annotated[bool, opt.option("--overwrite", "Replace an existing model folder.")] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Add the words of a file of word vectors to a translation model with fixed vectors, for context vectors (CoVe)."""
+    """Add words of a file of vectors to a translation model. For a model with fixed vectors, such as CoVe."""
     from bertsmith.model_io.word_tables import extend_vocabulary
 
     opt.print_result(extend_vocabulary(model, vectors, output, limit=limit, overwrite=overwrite), as_json)
@@ -91,7 +91,7 @@ def import_model(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Import pickled weights (read in a sandboxed process), checkpoints of Google, GPT-1 and ELMo, or word vectors."""
+    """Import weights of other programs. Reads pickles (sandboxed), files of Google, GPT-1, ELMo, and word vectors."""
     from bertsmith.model_io.importers import import_folder
     from bertsmith.model_io.summary import folder_facts
     from bertsmith.tokenizers.tokenizer import load
@@ -118,7 +118,7 @@ def export(
     tokenizer: opt.Tokenizer = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Export a model to ONNX or sentence-transformers, and compare the outputs; or word vectors to a file."""
+    """Export a model to ONNX or sentence-transformers. Compares their outputs. Word vectors are written to a file."""
     options = opt.given(tolerance=tolerance, normalize=normalize, pooling=pooling, tokenizer=tokenizer)
     if to in VECTOR_FORMATS:
         from bertsmith.export.word_vectors import export_vectors

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertsmith.errors import ConfigError
+from bertsmith.errors import ConfigError, DataError
 from bertsmith.system.suggestions import as_written
 
 FILES = (".json", ".toml")  # of recipes
@@ -219,6 +219,28 @@ def read_options(file_format: str, field: str, encoding: str, errors: str) -> An
 
     values = {"format": file_format, "field": field, "encoding": encoding, "errors": errors}
     return config.from_dict(ReadOptions, values)
+
+
+def read_stdin(encoding: str = "utf-8", errors: str = "strict") -> str:
+    """The text on stdin, with every line end as \\n."""
+    data = sys.stdin.buffer.read()
+    try:
+        text = data.decode(encoding, errors)
+    except UnicodeDecodeError as error:
+        found = f"byte {error.start:,} (0x{data[error.start]:02x}) is not {encoding}"
+        raise DataError(f"stdin: {found}: convert the text first, for example with iconv") from None
+    except UnicodeError as error:
+        raise DataError(f"stdin is not {encoding}: {error}") from None
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def stdin_texts(encoding: str, errors: str, limit: int | None) -> list[str]:
+    """The lines on stdin that are not empty, at most `limit`."""
+    read_options("line", "text", encoding, errors)  # raises where they are wrong
+    texts = [line for line in read_stdin(encoding, errors).split("\n") if line.strip()][:limit]
+    if not texts:
+        raise DataError("stdin has no texts: write one per line")
+    return texts
 
 
 def reading(

@@ -29,9 +29,9 @@ def init(
     force: Annotated[bool, opt.option("--force", "Replace an existing file.")] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Write a recipe as a commented TOML file, for pre-training or with --task for fine-tuning.
+    """Write a recipe as a commented TOML file.
 
-    Without a recipe, list all recipes.
+    Without a recipe, list all recipes. With --task, write one for fine-tuning.
     """
     from bertsmith import config, recipes
     from bertsmith.reports import terminal

@@ -21,7 +21,7 @@ def list_runs(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder to search for runs.")] = Path("runs"),
     as_json: opt.Json = False,
 ) -> None:
-    """List the runs below a folder with progress, throughput and held-out loss."""
+    """List the runs below a folder. Shows progress, throughput and held-out loss."""
     from bertsmith.reports import terminal_runs
     from bertsmith.reports.comparison import with_unique_names
     from bertsmith.reports.run_history import find_runs, read_run
@@ -89,7 +89,7 @@ def plot(
     browser: Annotated[bool, opt.option("--open", "Open the page in a browser.")] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Plot the curves of runs in the terminal and as a self-contained HTML page."""
+    """Plot the curves of runs. Draws them in the terminal and writes a self-contained HTML page."""
     import webbrowser
 
     from bertsmith.reports import terminal, terminal_runs

@@ -119,7 +119,7 @@ def lm_features(
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Compare uses of frozen language models in a task network: position, models, layers, mix, as in TagLM and ELMo."""
+    """Compare uses of frozen language models in a task. The tables are those of TagLM and ELMo."""
     from bertsmith.reports import terminal_runs
     from bertsmith.studies.lm_features import lm_features as study
     from bertsmith.studies.task_setup import task_setups
@@ -189,7 +189,7 @@ def lineage(
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Compare all models from word vectors to ELECTRA: the same text, the same minutes, the same tasks, one table."""
+    """Compare all models from word vectors to ELECTRA. They get the same text, minutes and tasks."""
     from bertsmith.studies.lineage.settings import LineageConfig, split_changes
     from bertsmith.studies.lineage.study import lineage as study
     from bertsmith.studies.lineage.table import show

@@ -121,9 +121,9 @@ def finetune(
     from bertsmith.reports import terminal_runs
     from bertsmith.training.finetune import finetune as run_finetuning
     from bertsmith.training.finetune import preview
-    from bertsmith.training.recipe import make_finetune_config
+    from bertsmith.training.recipe import FILES, make_finetune_config
     from bertsmith.training.sweep import parse_learning_rates, sweep
-    from bertsmith.training.task_arguments import named_files, named_tasks
+    from bertsmith.training.task_arguments import check_recipe_files, named_files, named_tasks
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())
@@ -131,7 +131,10 @@ def finetune(
     changes = [*(f"{name}={value}" for name, value in flags.items()), *(overrides or [])]
     tasks = named_tasks(task)
     paths = {"train": train, "dev": dev, "data": data}
-    settings = make_finetune_config(tasks, model, named_files(tasks, paths), changes)
+    files = named_files(tasks, paths)
+    settings = make_finetune_config(tasks, model, files, changes)
+    if isinstance(tasks, str) and tasks.endswith(FILES):
+        check_recipe_files(tasks, {name: path for name, path in settings.files.items() if name not in files})
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
     if dry_run:
         planned = preview(settings, output, overwrite=overwrite)

@@ -11,9 +11,13 @@ import typer
 import bertsmith.cli.options as opt
 from bertsmith import load
 from bertsmith.data.text_files import check_text
+from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
-SOURCE_HELP = "A text, a file with one text per line, or a table (tsv, csv, jsonl) with source and reference columns."
+SOURCE_HELP = (
+    "A text, a file with one text per line, a table (tsv, csv, jsonl) with source and reference columns, or - to read "
+    "one per line."
+)
 BEAM_HELP = "Hypotheses that are followed; 1 takes the most likely token at each step."
 PENALTY_HELP = "Exponent of the length penalty ((5 + length) / 6)^X; 0 favours short translations."
 EXTRA_HELP = "A translation has at most N tokens more than its source."
@@ -48,9 +52,14 @@ def translate(
     from bertsmith.inference.translation_files import SourceTexts, read_sources, translate_file
     from bertsmith.reports import terminal_predictions
 
+    reading, names = opt.read_options("auto", "text", encoding, errors), opt.field_names(fields)
     if os.path.isfile(source):
-        reading, names = opt.read_options("auto", "text", encoding, errors), opt.field_names(fields)
         texts = read_sources(source, reference, reading, fields=names, limit=limit)
+    elif reference is not None:
+        raise BertsmithError(f"--reference {reference} is for a file of source texts: pass one, or leave it out")
+    elif source == "-":
+        lines = opt.read_stdin(encoding, errors).removesuffix("\n").split("\n")
+        texts = SourceTexts([line.strip() for line in lines[:limit]])
     else:
         texts = SourceTexts([check_text(source)])
     options: dict[str, Any] = {

@@ -206,7 +206,7 @@ class Seq2SeqLSTM(EncoderDecoder):
         self.embeddings.weight = torch.cat((table_VE[:after], vectors_XE.to(table_VE)))
         target_VE = self.target.weight[:after].clone()  # fewer, if words were added before
         self.target = nn.Embedding(len(target_VE), self.config.embedding_width, _weight=target_VE)
-        rows = len(self.embeddings.weight)
+        self.embeddings.num_embeddings = rows = len(self.embeddings.weight)
         self.config = replace(self.config, vocab_size=rows, target_vocab_size=len(target_VE))
 
     def layer_groups(self) -> list[nn.Module]:

@@ -73,7 +73,7 @@ def export_onnx(
     disk, final = disk or Disk(), Path(os.path.abspath(output))
     require_packages()
     check_opset(opset)
-    check_target(final, replace=False)
+    check_target(final, replace=None)
     if normalize and pooling is None:
         raise BertsmithError("--normalize needs --pooling")
     if pooling is not None and head not in (None, VECTORS):

@@ -54,7 +54,7 @@ def export_sentence_transformers(
     folders have the mean without normalization by default.
     """
     disk, final = disk or Disk(), Path(os.path.abspath(output))
-    check_target(final, replace=False)
+    check_target(final, replace=None)
     if pooling not in (None, *POOLINGS):
         raise BertsmithError(f'pooling "{pooling}" does not exist: choose {", ".join(POOLINGS)}')
     folder = find_model_folder(folder)

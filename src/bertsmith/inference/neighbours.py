@@ -42,7 +42,7 @@ class WordIndex:
             return self._table_VD[ids[0]]
         if len(ids) > 1 or "characters" not in self.encoder.reads:
             what = f"is {len(ids)} tokens of" if len(ids) > 1 else "is not in"
-            raise BertsmithError(f"{word} {what} the vocabulary of this model: choose another word")
+            raise BertsmithError(f"{word or repr(word)} {what} the vocabulary of this model: choose another word")
         characters = self.tokenizer.encode(word).characters
         characters = spell([word]) if characters is None else characters
         with torch.inference_mode():

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
 from bertsmith.data.text_files import OpenFile, check_text, text_blocks
-from bertsmith.errors import BertsmithError
+from bertsmith.errors import BertsmithError, StorageError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
@@ -49,6 +49,14 @@ def parse_layers(text: str) -> tuple[int, ...]:
         raise BertsmithError(f"--layers {text}: expected comma-separated numbers, such as -1 or -4,-3,-2,-1") from None
 
 
+def check_new_file(output: Path | None) -> None:
+    """Raises where the results of a command cannot be written to a new file, before anything is computed."""
+    if output is not None and output.exists():
+        raise BertsmithError(f"{output} already exists: choose another -o, or remove it first")
+    if output is not None and not output.parent.is_dir():
+        raise StorageError(f"the folder {output.parent} of {output} does not exist: choose another -o, or make it")
+
+
 def embed_source(
     model: str | Path,
     source: str,
@@ -67,8 +75,7 @@ def embed_source(
     """
     if output is not None and output.suffix not in FORMATS:
         raise BertsmithError(f"{output} has an unknown file type: choose {', '.join(FORMATS)}")
-    if output is not None and output.exists():
-        raise BertsmithError(f"{output} already exists: choose another -o, or remove it first")
+    check_new_file(output)
     texts = read_texts(source, reading, limit=limit) if os.path.isfile(source) else [check_text(source)]
     chunks = _EmbeddingChunks(Predictor.open(model, device=device, **opening), texts, options, quiet=quiet)
     result: dict[str, Any] = {"texts": len(texts)}

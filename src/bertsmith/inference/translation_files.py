@@ -14,6 +14,7 @@ from bertsmith.data.parallel import TABLES, PairOptions, ParallelCorpus
 from bertsmith.data.text_files import OpenFile, printable, text_blocks
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.inference.predictor import Predictor
+from bertsmith.inference.text_files import check_new_file
 from bertsmith.metrics.translation import translation_scores
 from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
@@ -66,8 +67,9 @@ def translate_file(
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Translates all texts; one line each in `output` where it is given. With references, also BLEU and chrF."""
-    if output is not None and output.exists():
-        raise BertsmithError(f"{output} already exists: choose another -o, or remove it first")
+    check_new_file(output)
+    if output is not None and options.get("n_best", 1) > 1:
+        raise BertsmithError(f"{output} gets one translation of each text: leave out --n-best, or print with --json")
     if not any(texts.sources):
         raise DataError("no text to translate: every line is empty")
     if texts.references is not None:

@@ -87,7 +87,8 @@ class WordContextPipeline(TextModel):
         the whole word where the encoder reads in one direction.
         """
         if not 2 <= len(sentences) <= MOST:
-            raise BertsmithError(f"{len(sentences)} sentences: give 2 to {MOST}, each with a word such as *play*")
+            found = "a single sentence" if len(sentences) == 1 else f"{len(sentences)} sentences"
+            raise BertsmithError(f"{found}: give 2 to {MOST}, each with a word such as *play*")
         encoder = self.model.encoder
         check_embedding_options(encoder, pooling="mean", layers=[layer])
         marked = [parse_marked(one) for one in sentences]

@@ -253,12 +253,13 @@ def _expect_model_folder(folder: Path, given: Path) -> None:
     raise DataError(f"{folder} is not a model folder: it has no {missing}")
 
 
-def check_target(final: Path, *, replace: bool) -> None:
-    """Raises where a model folder cannot be written."""
+def check_target(final: Path, *, replace: bool | None) -> None:
+    """Raises where a model folder cannot be written. `replace`: None if the command has no `--overwrite`."""
     if not final.exists() or (final.is_dir() and not os.listdir(final)):
         return
     if not replace:
-        raise BertsmithError(f"{final} exists: choose another folder or replace it")
+        advice = "" if replace is None else ", or pass --overwrite to replace it"
+        raise BertsmithError(f"{final} exists: choose another -o{advice}")
     if not final.is_dir() or not exists(final, CONFIG) or not (exists(final, WEIGHTS) or exists(final, INDEX)):
         raise BertsmithError(f"{final} is not a model folder and is not replaced: choose another folder")
 

@@ -59,7 +59,9 @@ def extend_vocabulary(
     check_target(Path(output), replace=overwrite)
     model, tokenizer, _ = open_model(source)
     encoder: Any = model.encoder
-    if not hasattr(encoder, "add_words") or isinstance(encoder.token_embeddings, torch.nn.Parameter):
+    if not hasattr(encoder, "add_words"):
+        raise ConfigError(f"{source} is not a recurrent translation model: pass one, such as of the recipe cove/quick")
+    if isinstance(encoder.token_embeddings, torch.nn.Parameter):
         raise ConfigError(
             f"{source} has trained word vectors, to which others cannot be added: train a model with vectors={vectors} "
             "encoder.fixed_embeddings=true"

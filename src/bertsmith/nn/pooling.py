@@ -77,9 +77,14 @@ class TextTokens:
 
     @classmethod
     def compact(cls, batch: Batch) -> Self:
-        """Without empty slots, and as wide as the longest text; waits for the device to know the sizes."""
+        """Without empty slots, and as wide as the longest text; waits for the device to know the sizes.
+
+        For a batch without texts, one token of padding, because recurrent layers need an input.
+        """
         every, used_N = cls.of(batch), batch.cls_positions >= 0
         indices, mask = every.indices[used_N], every.mask[used_N]
+        if not len(indices):
+            return cls(indices.new_zeros(1, 1), mask.new_ones(1, 1))
         longest = int(mask.sum(1).max())
         return cls(indices[:, :longest], mask[:, :longest])
 

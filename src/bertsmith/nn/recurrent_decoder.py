@@ -29,7 +29,7 @@ class SourceMemory:
 class GlobalAttention(nn.Module):
     """Attention with the "general" score hᵀ A m, and the adjusted state tanh(C [c; h]); no biases.
 
-    Luong et al. 2015, eq. 5 and 8; OpenNMT: GlobalAttention.py, whose `linear_in` is A and `linear_out` is C.
+    Luong et al. 2015, eq. 5 and 8; OpenNMT-py: global_attention.py, whose `linear_in` is A and `linear_out` is C.
     """
 
     def __init__(self, width: int) -> None:
@@ -74,7 +74,8 @@ class DecoderLSTMState:
 class InputFeedDecoder(nn.Module):
     """LSTM layers; the first reads the embedding of a token and the adjusted state of the token before it.
 
-    Dropout on the embeddings, between the layers and on the adjusted states, as in OpenNMT (Models.py).
+    Dropout once on the embeddings, between the layers and on the adjusted states. The paper's code applies it a second
+    time to the embeddings and a second and third time to the adjusted states that are fed (cove: Models.py).
     """
 
     def __init__(self, width: int, hidden: int, *, layers: int, dropout: float) -> None:

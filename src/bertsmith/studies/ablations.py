@@ -24,11 +24,13 @@ from bertsmith.studies.stored_results import read_result, write_result
 from bertsmith.studies.task_setup import TaskSetup
 from bertsmith.system.durable import Disk, checksummed_json
 from bertsmith.tasks.task import Task
+from bertsmith.tokenizers.unknown_words import each_warning_once
 from bertsmith.training.finetune import OBJECTIVES
 from bertsmith.training.finetune_data import build_task, dev_examples
 from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
+from bertsmith.training.run import advise_removal
 from bertsmith.training.start import text_head_settings
-from bertsmith.training.sweep import SweepRun, run_parallel, sweep, sweep_runs
+from bertsmith.training.sweep import SweepRun, run_parallel, sweep, sweep_runs, warn_of_unknown_words
 
 # suffixes of a name: a BiLSTM on top; random instead of pre-trained weights; the head reads only the embeddings
 SUFFIXES = BILSTM, FRESH, EMBEDDINGS = "+bilstm", "+fresh", "+embeddings"
@@ -84,6 +86,8 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
     return list(chosen.values())
 
 
+@advise_removal()
+@each_warning_once()
 def ablate(
     models: Sequence[Candidate],
     tasks: Sequence[TaskSetup],
@@ -205,7 +209,11 @@ class Cell:
         if read_result(self.folder / CELL, self._key(learning_rates, seeds)) is not None:
             return []
         rates = self._learning_rates(learning_rates)
-        return sweep_runs(self.settings, self.folder, learning_rates=rates, seeds=seeds, device=device, lean=True)
+        how: dict[str, Any] = {"learning_rates": rates, "seeds": seeds, "device": device, "lean": True}
+        planned = sweep_runs(self.settings, self.folder, **how)
+        if not any(run.folder.exists() for run in planned):
+            warn_of_unknown_words(self.settings, self.task)
+        return planned
 
     def _learning_rates(self, given: Sequence[float]) -> list[float]:
         return list(given) or [self.settings.learning_rate]

@@ -35,6 +35,7 @@ from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetune import finetune, open_with_head
 from bertsmith.training.finetune_data import TaskData, build_task, predict, prepare
 from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
+from bertsmith.training.run import advise_removal
 from bertsmith.training.sweep import BEST, best_scores, copy_model, remove_run_files
 
 ROWS: tuple[LayerChoice, ...] = ("embeddings", "second_to_last", "top", "last_four_sum", "last_four_concat", "all_sum")
@@ -50,6 +51,7 @@ def feature_config(task: str, model: str | Path, files: Mapping[str, Path], chan
     return replace(make_finetune_config(task, model, files, [*SETTINGS, *changes]), auxiliary={})
 
 
+@advise_removal()
 def features(
     settings: FinetuneConfig,
     output: str | Path,

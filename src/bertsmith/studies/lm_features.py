@@ -22,8 +22,10 @@ from bertsmith.studies.lm_features_report import write_page
 from bertsmith.studies.published import LM_FEATURES, Published
 from bertsmith.studies.task_setup import TaskSetup
 from bertsmith.system.durable import Disk, checksummed_json
+from bertsmith.tokenizers.unknown_words import each_warning_once
 from bertsmith.training.finetune_data import build_task
 from bertsmith.training.recipe import make_finetune_config
+from bertsmith.training.run import advise_removal
 
 TableName = Literal["position", "models", "layers", "mix", "injection"]
 TABLES: tuple[TableName, ...] = get_args(TableName)
@@ -94,6 +96,8 @@ def variants(table: TableName, models: Sequence[Source], *, recurrent_layers: in
     return [nothing, Variant("top", {**mix, "feature_layers": "top"}), *regularized, Variant("mix, λ=0", mix), normed]
 
 
+@advise_removal()
+@each_warning_once()
 def lm_features(
     words: str | Path,
     features: Sequence[str],

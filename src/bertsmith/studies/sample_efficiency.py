@@ -26,11 +26,12 @@ from bertsmith.studies.task_setup import labelled_test, refuse_distributed
 from bertsmith.system.durable import Disk, checksummed_json
 from bertsmith.tasks.own_metrics import named_metrics
 from bertsmith.tasks.task import Example, Task
+from bertsmith.tokenizers.unknown_words import each_warning_once
 from bertsmith.training.finetune_data import build_task, train_and_dev
 from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
-from bertsmith.training.run import remove_run
+from bertsmith.training.run import advise_removal, remove_run
 from bertsmith.training.start import encoder_kind, finetuning_settings
-from bertsmith.training.sweep import BEST, SweepRun, best_scores, remove_run_files
+from bertsmith.training.sweep import BEST, SweepRun, best_scores, remove_run_files, warn_of_unknown_words
 
 Size = int | Literal["all"]
 SIZES: tuple[Size, ...] = (100, 200, 500, 1000, "all")
@@ -85,6 +86,8 @@ def parse_sizes(text: str) -> list[Size]:
     return ["all" if word == "all" else int(word) for word in words]
 
 
+@advise_removal()
+@each_warning_once()
 def sample_efficiency(
     models: Mapping[str, str | Path],
     task: Any,
@@ -109,6 +112,8 @@ def sample_efficiency(
     """
     study = _Study.planned(models, task, files, Path(output), changes, from_scratch=from_scratch)
     numbers, rows = study.numbers(sizes), list[dict[str, Any]]()
+    for start in study.starts:
+        warn_of_unknown_words(start.settings, study.task)
     total = len(numbers) * len(study.starts) * seeds
     Disk().make_folder(study.output)
     for size in numbers:

@@ -30,6 +30,8 @@ class TaskSetup:
 def task_setups(tasks: Sequence[str], data: Sequence[str], changes: Sequence[str]) -> list[TaskSetup]:
     """Tasks from the command line. Data: a folder for all, `TASK=DIR` or `FAMILY=DIR`. Set: `[TASK:]NAME=VALUE`."""
     setups = []
+    for change in changes:
+        check_owner(change)
     for task in dict.fromkeys(tasks):
         folders = {name: path for name, path in (_task_prefix(word, "=") for word in data) if _applies(task, name)}
         folder = folders.get(task) or folders.get(task.partition("/")[0]) or folders.get("")
@@ -39,6 +41,15 @@ def task_setups(tasks: Sequence[str], data: Sequence[str], changes: Sequence[str
         own = tuple(change for name, change in named if _applies(task, name))
         setups.append(TaskSetup(task, {"data": Path(folder)}, own))
     return setups
+
+
+def check_owner(change: str, models: Sequence[str] = ()) -> None:
+    """Raises where a setting, `OWNER:NAME=VALUE`, is neither of a task nor of one of the models."""
+    owner, colon, _ = change.partition("=")[0].partition(":")
+    known = [*models, *config.kinds("bertsmith.tasks")]
+    if colon and owner.partition("/")[0] not in known:
+        what = "a model or a task" if models else "a task"
+        raise ConfigError(f"--set {change}: {owner} is not {what}{config.did_you_mean(owner, known)}")
 
 
 def _task_prefix(word: str, separator: str) -> tuple[str, str]:

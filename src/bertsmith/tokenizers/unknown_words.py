@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import islice, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,6 +65,20 @@ def check_unknown_words(
         message = f"{100 * unknown.share:.0f} % of {words} are unknown to this tokenizer, e.g. {shown}: {question}"
         warnings.warn(message, UnknownWordsWarning, stacklevel=3)
     return unknown.share
+
+
+@contextmanager
+def each_warning_once() -> Iterator[None]:
+    """Shows equal warnings about unknown words once: those of several runs on the same examples."""
+    with warnings.catch_warnings():
+        warnings.showwarning = partial(_show_once, set[str](), warnings.showwarning)
+        yield
+
+
+def _show_once(shown: set[str], usual: Any, message: Warning | str, category: type[Warning], *place: Any) -> None:
+    if not issubclass(category, UnknownWordsWarning) or str(message) not in shown:
+        usual(message, category, *place)
+        shown.add(str(message))
 
 
 def check_vocabulary(tokenizer: Tokenizer) -> float:

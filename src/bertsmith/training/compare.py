@@ -18,10 +18,12 @@ from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretrain_data import PretrainData, meta_model
 from bertsmith.training.recipe import FILES, Recipe, with_overrides
+from bertsmith.training.run import advise_removal
 
 PAGE = "compare.html"
 
 
+@advise_removal()
 def compare(
     recipes: Mapping[str, Recipe],
     data: str | Path,

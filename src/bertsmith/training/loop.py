@@ -154,14 +154,17 @@ class RunWriter:
         self.checkpoints = stack.enter_context(checkpoints)
         resumed = self._resume(resume)
         history = read_run(run.folder) if (run.folder / EVENTS).exists() else None
+        changes = recipe_changes(run.folder, run.config)
         if resumed.state is None and history and history.finish:
             raise ConfigError(
                 f"{run.folder} holds a finished run whose checkpoints were removed, so that it cannot continue: choose "
-                "another -o, or pass --overwrite to train it again"
+                "another -o, or pass --overwrite to replace it"
             )
         initial = run.initial_state() if resumed.state is None else None
         self.state = initial[0] if initial else resumed.state
-        self.notes = [*self._write_recipe(), *(initial[1] if initial else ())]
+        if changes or not (run.folder / RECIPE).exists():
+            Disk().write_file(run.folder / RECIPE, [run.config.to_json()])
+        self.notes = [*changes, *(initial[1] if initial else ())]
         self.skipped = [*resumed.skipped, *(history.listed_skipped_lines if history else ())]
         if resumed.checkpoint is not None and resumed.checkpoint.facts != run.fingerprints:
             before = resumed.checkpoint.facts
@@ -208,13 +211,6 @@ class RunWriter:
         if newer:
             raise ConfigError(f"{folder} has a newer checkpoint than {how} ({newer[-1]}): choose another -o")
         return Resumed(state, checkpoint)
-
-    def _write_recipe(self) -> list[str]:
-        """Writes the settings to the run folder; returns what has changed since the run started."""
-        path, changes = self.run.folder / RECIPE, recipe_changes(self.run.folder, self.run.config)
-        if not path.exists() or changes:
-            Disk().write_file(path, [self.run.config.to_json()])
-        return changes
 
     def _restore_best(self, resumed: Resumed) -> None:
         """The best evaluation when the checkpoint was saved; best/ of another run folder is not here."""

@@ -169,6 +169,8 @@ def recipe_changes(folder: Path, settings: Recipe | FinetuneConfig) -> list[str]
     ]
     if conflicts:
         advice = f", or finish it with {length}={old:g} first" if longer and len(conflicts) == 1 else ""
+        if {change.split(" ")[0] for change in conflicts} <= _moved_paths(before, settings):
+            advice = ", or run this command in the folder where that run was started"
         raise ConfigError(
             f"{folder} holds a run with other settings: {'; '.join(conflicts[:3])}: choose another -o, or pass "
             f"--overwrite to replace it{advice}"
@@ -178,6 +180,38 @@ def recipe_changes(folder: Path, settings: Recipe | FinetuneConfig) -> list[str]
         "run: its result differs from a run of that length from the start"
     )
     return [extended if change.startswith(f"{length} ") else change for change in changes]
+
+
+def _moved_paths(before: Recipe | FinetuneConfig, now: Recipe | FinetuneConfig) -> set[str]:
+    """The settings whose two paths may be of the same file or folder, seen from two working directories."""
+    old, new = _paths(before), _paths(now)
+    return {name for name in old.keys() & new.keys() if _same_end(Path(old[name]), Path(new[name]))}
+
+
+def _same_end(*paths: Path) -> bool:
+    """Whether one path ends with the other, without `..` and the root."""
+    parts = [[part for part in path.parts if part not in ("..", path.anchor)] for path in paths]
+    shared = min(map(len, parts))
+    return shared > 0 and parts[0][-shared:] == parts[1][-shared:]
+
+
+def _paths(settings: Recipe | FinetuneConfig) -> dict[str, str]:
+    if isinstance(settings, Recipe):
+        return {"start": settings.start, "vectors": settings.vectors}
+    files = {f"files.{name}": path for name, path in settings.files.items()}
+    return {"model": settings.model, "tokenizer": settings.tokenizer, **files}
+
+
+@contextmanager
+def advise_removal() -> Iterator[None]:
+    """For commands without `--overwrite`: errors about another run in a folder say to remove that folder."""
+    try:
+        yield
+    except ConfigError as error:
+        offered = "pass --overwrite to replace it"
+        if offered not in str(error):
+            raise
+        raise ConfigError(str(error).replace(offered, "remove that folder")) from error
 
 
 def replace_run(folder: Path, settings: Recipe | FinetuneConfig, world: World, *, resume: str) -> None:

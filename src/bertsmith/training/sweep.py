@@ -20,6 +20,7 @@ from bertsmith.model_io.run_folder import refuse_other_folders
 from bertsmith.reports.run_history import CHECKPOINTS, LAST, RunHistory, is_finished, read_run
 from bertsmith.system.durable import Disk, partial_path
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
+from bertsmith.tasks.task import Task
 from bertsmith.training.finetune import finetune, open_with_head
 from bertsmith.training.finetune_data import TaskData, build_task, check_examples, prepare, train_and_dev
 from bertsmith.training.recipe import FinetuneConfig
@@ -92,7 +93,7 @@ def sweep(
     for run in planned if overwrite else ():
         remove_run(run.folder, run.config)
     if jobs > 1 and not any(run.folder.exists() for run in planned):  # the processes are silent
-        check_examples(open_with_head(settings, task)[1], train_and_dev(settings, task)[0])
+        warn_of_unknown_words(settings, task)
     data: TaskData | None = None  # shared by all runs that are trained in this process
     results: list[dict[str, Any]] = []
     with closing(run_parallel(planned if jobs > 1 else [], jobs=jobs)) as parallel:
@@ -115,6 +116,11 @@ def sweep(
             if lean:
                 _remove_all_but_best(results, main)
     return _summary(settings, main, results, output)
+
+
+def warn_of_unknown_words(settings: FinetuneConfig, task: Task) -> None:
+    """For runs that do not warn themselves."""
+    check_examples(open_with_head(settings, task)[1], train_and_dev(settings, task)[0])
 
 
 def parse_learning_rates(text: str) -> list[float]:

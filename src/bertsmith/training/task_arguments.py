@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from bertsmith.errors import ConfigError
+from bertsmith.errors import ConfigError, DataError
 from bertsmith.training.recipe import FILES
 
 
@@ -39,3 +40,15 @@ def named_files(tasks: str | Mapping[str, str], paths: Mapping[str, Sequence[str
                 raise ConfigError(f"{found}: with several tasks, write --{option} NAME={value}")
             files[key] = path if own else value
     return files
+
+
+def check_recipe_files(recipe: str, files: Mapping[str, str]) -> None:
+    """Raises where a file that a recipe names does not exist, such as a relative path seen from another folder."""
+    for name, path in files.items():
+        task, _, option = name.rpartition(".")
+        if option in ("train", "dev", "data") and not Path(path).exists():
+            value = f"{task}={'DIR' if option == 'data' else 'FILE'}".lstrip("=")
+            raise DataError(
+                f"{path}, files.{name} of {recipe}, does not exist here: pass --{option} {value}, or run this command "
+                "in the folder where its paths start"
+            )

@@ -11,7 +11,7 @@ from bertsmith import config
 from bertsmith.errors import ConfigError
 from bertsmith.studies.lineage.models import MODELS, PAIRS, SIZES, STAGES, LineageModel, Size, chosen_models, stages_of
 from bertsmith.studies.stored_results import plain, read_stored, write_result
-from bertsmith.studies.task_setup import TaskSetup
+from bertsmith.studies.task_setup import TaskSetup, check_owner
 from bertsmith.system.suggestions import OtherNames
 
 Report = Callable[[str], None]
@@ -63,7 +63,9 @@ class LineageConfig:
             raise ConfigError(f"--held-out {self.held_out:g} must be above 0 and below 1")
         if len(self.pairs) > 2:
             raise ConfigError("--pairs takes one table with two columns, or two line-aligned files")
-        chosen_models(self.models)
+        if self.models and (left_out := self.left_out()):
+            problems = "; ".join(f"{name} {reason}" for name, reason in left_out.items())
+            raise ConfigError(f"--models {','.join(self.models)}: {problems}")
 
     @property
     def vocabulary(self) -> int:
@@ -76,7 +78,7 @@ class LineageConfig:
 
     def left_out(self) -> dict[str, str]:
         """Chosen rows that cannot be trained, and why."""
-        reason = "needs parallel text, given as pairs"
+        reason = "needs parallel text: pass it with --pairs"
         return {
             name: reason
             for name, model in chosen_models(self.models).items()
@@ -104,6 +106,8 @@ class LineageConfig:
 
 def split_changes(changes: Sequence[str]) -> tuple[list[str], list[str]]:
     """Those of single models, `bert:epochs=5`, and the others."""
+    for change in changes:
+        check_owner(change, list(MODELS))
     of_models = [change for change in changes if change.partition(":")[0] in MODELS]
     return of_models, [change for change in changes if change not in of_models]
 

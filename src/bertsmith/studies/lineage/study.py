@@ -38,10 +38,12 @@ from bertsmith.studies.task_setup import TaskSetup
 from bertsmith.system.durable import Disk, checksummed_json
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.training.clock import stop_after
+from bertsmith.training.run import advise_removal
 
 TABLE, PAGE, MARKDOWN = "lineage.json", "lineage.html", "lineage.md"
 
 
+@advise_removal()
 def lineage(
     study: LineageConfig,
     *,
@@ -120,8 +122,8 @@ class _Work:
         self._tasks([name for name in self.chosen if name.startswith(f"{TASKS}/")])
 
     def _text(self, kind: str) -> None:
-        prepare_text(self.study, kind, quiet=self.quiet)
         held_out_texts(self.study)  # an error if there are too few
+        prepare_text(self.study, kind, quiet=self.quiet)
 
     def _pretrain(self, stage: str) -> None:
         pretrain_stage(self.study, stage, quiet=self.quiet)

@@ -140,11 +140,12 @@ class TaskRun:
         return found
 
     def _refuse_other_settings(self) -> None:
-        try:
-            recipe_changes(self.folder, with_saved_precision(self.settings, self.folder))
-        except ConfigError as error:
-            found = str(error).partition(": choose another -o")[0]
-            raise ConfigError(f"{found}: choose another -o, or remove that folder") from error
+        """Raises an error that ends the study, where `_train` would give one as the reason why there is no score."""
+        changes = recipe_changes(self.folder, with_saved_precision(self.settings, self.folder))
+        if changes and read_run(self.folder).finish:
+            raise ConfigError(
+                f"{self.folder} holds a finished run with other settings: choose another -o, or remove that folder"
+            )
 
     def _train(self, *, quiet: bool) -> dict[str, Any]:
         outdated = not (self.folder / BEST).is_dir() or (self.folder / SCORES).is_file()

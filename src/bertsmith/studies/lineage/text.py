@@ -18,7 +18,8 @@ from bertsmith.data.work_units import document_hash, is_held_out
 from bertsmith.errors import DataError
 from bertsmith.studies.lineage.models import PAIRS, TOKENIZERS
 from bertsmith.studies.lineage.settings import TEXT, LineageConfig, read_part, write_part
-from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
+from bertsmith.studies.stored_results import read_result, write_result
+from bertsmith.system.durable import Disk
 
 TOKENIZER, SHARDS, HELD_OUT = "tokenizer", "shards", "held_out.json"
 HELD_OUT_BYTES = {"tiny": 20_000, "quick": 400_000}  # of held-out text
@@ -58,9 +59,10 @@ def prepare_text(study: LineageConfig, kind: str, *, quiet: bool) -> dict[str, A
 
 def held_out_texts(study: LineageConfig) -> list[str]:
     """The beginnings of the first held-out documents; they are read from the text once."""
-    path = study.output / TEXT / HELD_OUT
-    if path.is_file():
-        return list(read_checksummed_json(path)["texts"])
+    path, key = study.output / TEXT / HELD_OUT, {"held_out": study.held_out}
+    known = read_result(path, key)
+    if known is not None:
+        return list(known["texts"])
     texts, size = list[str](), 0
     for document in Corpus(study.text):
         if is_held_out(document_hash(document.text), study.held_out):
@@ -71,8 +73,7 @@ def held_out_texts(study: LineageConfig) -> list[str]:
     if len(texts) < FEWEST:
         found = f"{len(texts)} documents of the text are held out to evaluate the models"
         raise DataError(f"{found}, at least {FEWEST} are needed: pass a larger --held-out, or more --text")
-    Disk().make_folder(path.parent)
-    Disk().write_file(path, [checksummed_json({"texts": texts})])
+    write_result(path, key, {"texts": texts})
     return texts
 
 
