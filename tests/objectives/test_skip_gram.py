@@ -38,15 +38,11 @@ def batch() -> Batch:
 def listed(made: Model, corrupted: Batch) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """The pairs and the noise words of the labels, as numbers of kept words."""
     (objective,) = made.objectives.values()
-    labels = corrupted.labels["skip_gram"]
-    index = torch.arange(len(labels))[:, None]
+    weights = objective._weights(*objective._cases(corrupted.labels["skip_gram"]))
     results = []
-    for part, reach, value in (
-        (labels[:, : objective.columns], objective.config.window, 1),
-        (labels[:, objective.columns :], objective.config.noise_reach, 0),
-    ):
-        other = index + offsets(reach, labels.device).repeat(len(labels) // BLOCK, 1)
-        results.append([(int(row), int(other[row, column])) for row, column in (part == value).nonzero()])
+    for weight, reach in zip(weights, (objective.config.window, objective.config.noise_reach), strict=True):
+        other = torch.arange(len(weight))[:, None] + offsets(reach, weight.device).repeat(len(weight) // BLOCK, 1)
+        results.append([(int(row), int(other[row, column])) for row, column in weight.nonzero()])
     return results[0], results[1]
 
 
@@ -162,7 +158,8 @@ def test_gradients_are_the_same_bits_with_any_number_of_threads(monkeypatch: pyt
             found.append([total, *torch.autograd.grad(total, [made.encoder.token_embeddings, objective.output.weight])])
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
-    assert torch.equal(sum_rows(found[0][2]).values(), sum_rows(found[1][2]).values())
+    (one, other), _ = sum_rows([found[0][2], found[1][2]])
+    assert torch.equal(one.values(), other.values())
 
 
 def test_banded_products_equal_dense_ones() -> None:
