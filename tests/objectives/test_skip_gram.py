@@ -111,7 +111,7 @@ def test_frequent_words_are_kept_by_the_share_of_word2vec() -> None:
     kept = objective._draw("subsample", one) < objective.keep_below[ids.flatten()]
     assert kept.double().mean().item() == pytest.approx(share, abs=4 * (share / size) ** 0.5)
     assert objective.keep_below[5] == 1 << 31, "rare words are always kept"
-    assert len(made.corrupt(one).labels["skip_gram"]) == objective.slots(size) < size
+    assert len(made.corrupt(one).indices["skip_gram"]) == objective.slots(size) < size
 
 
 def test_the_sparse_loss_of_parts_equals_that_of_all_scores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,20 +90,22 @@ class SkipGram(Objective):
     def corrupt(self, batch: Batch) -> Batch:
         """`indices` [R]: the words that are kept, in order.
 
-        `labels` [R, 4]: how many words before and after each are pairs with it, and of how many it gets noise words.
+        `labels` [4, R]: how many words before and after each are pairs with it, and of how many it gets noise words.
         """
         kept_T = ~batch.special_mask.flatten()
-        kept_T &= self._draw("subsample", batch) < self.keep_below[batch.input_ids.flatten()]
+        kept_T &= self._draw("subsample", batch) < self.keep_below.index_select(0, batch.input_ids.flatten())
         count = self.slots(len(kept_T))
         kept_T &= kept_T.cumsum(0) <= count
         index_R, used_R = masked_slots(kept_T, count)
-        row_T = torch.arange(len(kept_T), device=kept_T.device) // batch.input_ids.shape[1]
-        document_T = (row_T << 32) + batch.document_ids.flatten()  # unique in the batch
-        room_R2 = _room(torch.where(used_R, document_T[index_R], -1)) * used_R[:, None]
+        row_B = torch.arange(len(batch.document_ids), device=kept_T.device)
+        document_T = ((row_B[:, None] << 32) + batch.document_ids).flatten()  # unique in the batch
+        before_R, after_R = _room(torch.where(used_R, document_T.index_select(0, index_R), -1))
         window_R = 1 + counter_random.to_range(self._draw("window", batch, index_R), self.config.window)
-        pairs_R2, noise_R2 = room_R2.minimum(window_R[:, None]), room_R2.clamp(max=self.config.noise_reach)
+        window_R = torch.where(used_R, window_R, 0)
+        limits = window_R, torch.full_like(window_R, self.config.noise_reach)
+        labels = torch.stack([words_R.minimum(limit_R) for limit_R in limits for words_R in (before_R, after_R)])
         return batch.replace(
-            labels={**batch.labels, self.name: torch.cat([pairs_R2, noise_R2], 1)},
+            labels={**batch.labels, self.name: labels},
             indices={**batch.indices, self.name: index_R},
         )
 
@@ -159,22 +161,20 @@ class SkipGram(Objective):
     def _output_words(self, batch: Batch, index_R: Tensor) -> tuple[Tensor, Tensor]:
         """The kept words, and the random numbers of their noise words; any others as far as bands reach beyond them."""
         window, reach = self.config.window, self.config.noise_reach
-        context_E = pad(batch.input_ids.flatten()[index_R], (window, window))
+        context_E = pad(batch.input_ids.flatten().index_select(0, index_R), (window, window))
         return context_E, pad(self._draw("noise", batch, index_R), (reach, reach))
 
     def _noise_words(self, drawn_E: Tensor) -> Tensor:
         return torch.searchsorted(self.noise_bounds, drawn_E, right=True)
 
-    def _cases(self, labels_R4: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _cases(self, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Each word's row of `in_window` [R], its row of `in_reach` [R], and the weight of its noise words [R]."""
-        pairs_R2, noise_R2 = torch.split(labels_R4.clamp(min=0), 2, 1)
-        row_R = torch.arange(len(labels_R4), device=labels_R4.device) % BLOCK
-        pairs_R, noise_R = (
-            (each[:, 0] * (reach + 1) + each[:, 1]) * BLOCK + row_R
-            for each, reach in ((pairs_R2, self.config.window), (noise_R2, self.config.noise_reach))
-        )
-        count_R, others_R = (each.sum(1).to(self.in_window.dtype) for each in (pairs_R2, noise_R2))
-        return pairs_R, noise_R, self.config.negatives * count_R / (1 + others_R)
+        before_R, after_R, noise_before_R, noise_after_R = labels.clamp(min=0)
+        row_R = torch.arange(BLOCK, device=labels.device).repeat(len(before_R) // BLOCK)
+        pairs_R = (before_R * (self.config.window + 1) + after_R) * BLOCK + row_R
+        noise_R = (noise_before_R * (self.config.noise_reach + 1) + noise_after_R) * BLOCK + row_R
+        count_R = (before_R + after_R).to(self.in_window.dtype)
+        return pairs_R, noise_R, self.config.negatives * count_R / (1 + noise_before_R + noise_after_R)
 
     def _weights(self, pairs_R: Tensor, noise_R: Tensor, weight_R: Tensor) -> tuple[Tensor, Tensor]:
         """1 for each pair [R, P], and K for the noise words of each pair together [R, Q]; 0 for the rest."""
@@ -183,7 +183,7 @@ class SkipGram(Objective):
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """1 + K for each pair."""
-        return {self.name: (1 + self.config.negatives) * self.labels(batch)[:, :2].clamp(min=0).sum()}
+        return {self.name: (1 + self.config.negatives) * self.labels(batch)[:2].clamp(min=0).sum()}
 
     @property
     def columns(self) -> int:
@@ -194,18 +194,18 @@ class SkipGram(Objective):
         """A random number for each token [T], or for those at indices [R]."""
         sample, position = batch.sample_ids.flatten(), batch.position_ids.flatten()
         if index_R is not None:
-            sample, position = sample[index_R], position[index_R]
+            sample, position = sample.index_select(0, index_R), position.index_select(0, index_R)
         return counter_random.random_bits(self.keys[purpose], batch.epoch, sample, position)
 
 
-def _room(document_R: Tensor) -> Tensor:
-    """How many words of the same document are before and after each word [R, 2]."""
+def _room(document_R: Tensor) -> tuple[Tensor, Tensor]:
+    """How many words of the same document are before and after each word [R]."""
     index_R = torch.arange(len(document_R), device=document_R.device)
     starts_R = document_R != document_R.roll(1)
     starts_R[:1] = True
     first_R = torch.where(starts_R, index_R, 0).cummax(0).values
     last_R = torch.where(starts_R.roll(-1), -index_R, -len(index_R)).flip(0).cummax(0).values.flip(0).neg()
-    return torch.stack([index_R - first_R, last_R - index_R], 1)
+    return index_R - first_R, last_R - index_R
 
 
 def _windows(reach: int, *, own: bool) -> Tensor:
