@@ -61,6 +61,17 @@ class Targets:
     noise_weight_RC: Tensor
 
 
+@dataclass(frozen=True)
+class _Part:
+    """What the backward pass needs of a part of the rows."""
+
+    rows: slice
+    total: Tensor  # [] the loss
+    ids_E: Tensor  # context, then noise words: the parts of neighbouring rows have some in common
+    sizes: list[int]  # how many of each
+    gradients: tuple[Tensor, Tensor]  # of the products with context and with noise words
+
+
 class _SparseLoss(torch.autograd.Function):
     """In parts of the rows, which look up the vectors of their words: neither these nor the products are kept."""
 
@@ -96,17 +107,6 @@ class _SparseLoss(torch.autograd.Function):
         row_threads.run([partial(work, *each) for each in zip(ctx.parts, entries, strict=True)], x_RD.device)
         table = torch.sparse_coo_tensor(rows[None], values, table_VD.shape, check_invariants=False)
         return x_gradient_RD, table, None
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What the backward pass needs of a part of the rows."""
-
-    rows: slice
-    total: Tensor  # [] the loss
-    ids_E: Tensor  # context, then noise words: the parts of neighbouring rows have some in common
-    sizes: list[int]  # how many of each
-    gradients: tuple[Tensor, Tensor]  # of the products with context and with noise words
 
 
 def sparse_loss(x_RD: Tensor, table_VD: Tensor, targets: Callable[[int, int], Targets]) -> Tensor:

@@ -1,7 +1,8 @@
 """Loops over parts of rows on the CPU, in as many threads as torch's operations use.
 
-The operations of a part run in one thread, and its tensors fit in the cache of a core. Operations that are divided over
-threads wait for all of them each time, and large tensors are read from and written to memory.
+The operations of a part run in one thread: operations that are divided over threads wait for all of them each time.
+Small parts stay in the cache of a core, but every operation of a thread waits for the interpreter, which another thread
+may hold: with two threads, few large parts are faster.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-ROWS = 4096  # of a part, at most; measured for vectors of width 200: LOG.md, "Word vectors"
+ROWS = 4096  # of a part, at most; measured for vectors of width 100 and 200: LOG.md, "Word vectors"
 
 Result = TypeVar("Result")
 _threads = 0  # of loops within `one_thread_per_operation`; 0 outside of it

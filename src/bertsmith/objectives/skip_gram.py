@@ -214,7 +214,8 @@ def _windows(reach: int, *, own: bool) -> Tensor:
     Row (before * (1 + reach) + after) * S + s is that of row s of a block with so many words before and after it;
     `own`: a word is in its own window.
     """
-    sizes, offset_SC = torch.arange(reach + 1), offsets(reach, torch.device("cpu"))
+    sizes = torch.arange(reach + 1)
+    offset_SC = offsets(reach, sizes.device)
     within = (offset_SC >= -sizes[:, None, None, None]) & (offset_SC <= sizes[:, None, None])
     return (within if own else within & (offset_SC != 0)).flatten(0, 2).float()
 

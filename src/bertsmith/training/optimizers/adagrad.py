@@ -56,7 +56,8 @@ class Adagrad(Optimizer):
                 continue
             update = partial(self._update_rows, weight.tensor, sums, gradient, factor, divisor, skip)
             calls += [partial(update, *part) for part in parts(len(gradient.values()), gradient.device)]
-        run(calls, self.weights[0].tensor.device)
+        if calls:
+            run(calls, self.weights[0].tensor.device)
 
     def _update_rows(
         self,
