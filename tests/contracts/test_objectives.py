@@ -17,6 +17,7 @@ from bertsmith.data.collate import collate
 from bertsmith.encoders import elmo, seq2seq
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import objective as objectives
+from bertsmith.objectives import skip_gram
 from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
 
 KINDS = config.kinds(objectives.FOLDER)
@@ -60,8 +61,13 @@ def nothing(labels: torch.Tensor) -> torch.Tensor:
     return torch.full_like(labels, math.nan if labels.is_floating_point() else IGNORE_INDEX)
 
 
-def guesses(labels: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def guesses(
+    objective: objectives.Objective, labels: torch.Tensor, real: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Perfect logits for all labels, and wrong ones with a loss of about 50."""
+    if isinstance(objective, skip_gram.SkipGram):  # the first columns are pairs, the others noise
+        right = torch.where(torch.arange(real.shape[1]) < objective.columns, 50.0, -50.0).expand_as(real)
+        return right, -right
     if labels.is_floating_point() and labels.ndim == 2:  # labels of their own
         return labels * 100 - 50, 50 - labels * 100
     if labels.is_floating_point():  # numbers
@@ -125,7 +131,7 @@ class TestEveryObjective:
         objective = model.objectives[kind]
         corrupted = model.corrupt(batch_of(list(range(12))))
         real = model.predict(corrupted, kind)
-        right, wrong = guesses(corrupted.labels[kind], real)
+        right, wrong = guesses(objective, corrupted.labels[kind], real)
         encoding = Encoding(last_hidden=torch.zeros(1, 32), selections={}, target=Encoding(torch.zeros(1, 32), {}))
         for logits, correct, cost in ((right, 1.0, 0.0), (wrong, 0.0, 50.0)):
             for name in {"predict", "logits"} & {*dir(objective)}:  # a language model's loss calls the second

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
 
 from bertsmith.nn import row_threads
-from bertsmith.nn.row_threads import ROWS, for_parts, one_thread_per_operation
+from bertsmith.nn.row_threads import ROWS, for_parts, one_thread_per_operation, parts, run
 
 CPU = torch.device("cpu")
 
@@ -33,6 +34,19 @@ def test_every_row_is_in_one_part(rows: int) -> None:
     assert counts.eq(1).all()
 
 
+@pytest.mark.parametrize("rows", [ROWS + 1, 2 * ROWS + 32, 5 * ROWS])
+def test_parts_are_even_in_number_and_about_equal(rows: int) -> None:
+    sizes = [last - first for first, last in parts(rows, CPU, multiple=32)]
+    assert len(sizes) % 2 == 0
+    assert sum(sizes) == rows
+    assert all(size == sizes[0] <= ROWS and size % 32 == 0 for size in sizes[:-1])
+    assert sizes[0] - sizes[-1] < 32 * len(sizes)
+
+
+def test_results_are_in_the_order_of_the_calls() -> None:
+    assert run([partial(pow, number, 2) for number in range(50)], CPU) == [number**2 for number in range(50)]
+
+
 def test_operations_of_a_part_run_in_one_thread_without_gradients() -> None:
     weight, seen = torch.ones(3, requires_grad=True), []
 
@@ -41,7 +55,7 @@ def test_operations_of_a_part_run_in_one_thread_without_gradients() -> None:
 
     with torch.autocast("cpu", torch.bfloat16):
         for_parts(part, 9 * ROWS, CPU)
-    assert seen == [(1, False, False)] * 9
+    assert seen == [(1, False, False)] * 10, "an even number of parts"
 
 
 def test_an_error_in_any_part_is_raised() -> None:

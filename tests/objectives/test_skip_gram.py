@@ -38,15 +38,11 @@ def batch() -> Batch:
 def listed(made: Model, corrupted: Batch) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """The pairs and the noise words of the labels, as numbers of kept words."""
     (objective,) = made.objectives.values()
-    labels = corrupted.labels["skip_gram"]
-    index = torch.arange(len(labels))[:, None]
+    weights = objective._weights(*objective._cases(corrupted.labels["skip_gram"]))
     results = []
-    for part, reach, value in (
-        (labels[:, : objective.columns], objective.config.window, 1),
-        (labels[:, objective.columns :], objective.config.noise_reach, 0),
-    ):
-        other = index + offsets(reach, labels.device).repeat(len(labels) // BLOCK, 1)
-        results.append([(int(row), int(other[row, column])) for row, column in (part == value).nonzero()])
+    for weight, reach in zip(weights, (objective.config.window, objective.config.noise_reach), strict=True):
+        other = torch.arange(len(weight))[:, None] + offsets(reach, weight.device).repeat(len(weight) // BLOCK, 1)
+        results.append([(int(row), int(other[row, column])) for row, column in weight.nonzero()])
     return results[0], results[1]
 
 
@@ -115,7 +111,7 @@ def test_frequent_words_are_kept_by_the_share_of_word2vec() -> None:
     kept = objective._draw("subsample", one) < objective.keep_below[ids.flatten()]
     assert kept.double().mean().item() == pytest.approx(share, abs=4 * (share / size) ** 0.5)
     assert objective.keep_below[5] == 1 << 31, "rare words are always kept"
-    assert len(made.corrupt(one).labels["skip_gram"]) == objective.slots(size) < size
+    assert len(made.corrupt(one).indices["skip_gram"]) == objective.slots(size) < size
 
 
 def test_the_sparse_loss_of_parts_equals_that_of_all_scores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,14 +151,17 @@ def test_gradients_are_the_same_bits_with_any_number_of_threads(monkeypatch: pyt
     monkeypatch.setattr(row_threads, "ROWS", BLOCK)
     made = model(window=3)
     (objective,) = made.objectives.values()
-    objective.output.sparse, corrupted, found = True, made.corrupt(batch()), []
+    made.encoder.embeddings["tokens"].sparse = objective.output.sparse = True
+    corrupted, found = made.corrupt(batch()), []
     for count in (1, 3):
         with threads(count):
             total = made(corrupted).sums["skip_gram"]
             found.append([total, *torch.autograd.grad(total, [made.encoder.token_embeddings, objective.output.weight])])
     assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][1], found[1][1])
-    assert torch.equal(sum_rows(found[0][2]).values(), sum_rows(found[1][2]).values())
+    for table in (1, 2):
+        (one, other), norms = sum_rows([found[0][table], found[1][table]])
+        assert torch.equal(one.values(), other.values())
+        assert norms[: len(norms) // 2] == norms[len(norms) // 2 :]
 
 
 def test_banded_products_equal_dense_ones() -> None:

@@ -17,6 +17,7 @@ from bertsmith.encoders.encoder import Encoder, select_tokens
 from bertsmith.errors import ConfigError
 from bertsmith.nn import counter_random
 from bertsmith.nn.layer_config import LayerConfig
+from bertsmith.nn.sparse_rows import look_up
 from bertsmith.nn.subwords import ngram_rows, word_hashes
 from bertsmith.tokenizers.spelling import PADDING, spell
 from bertsmith.types import Batch, Direction, Encoding
@@ -137,7 +138,7 @@ class WordVectors(Encoder):
 
     def _known(self, ids_R: Tensor) -> Tensor:
         """Rows of the table, or their means with the rows of n-grams."""
-        vectors_RD: Tensor = self.embeddings["tokens"](ids_R)
+        vectors_RD = look_up(cast(nn.Embedding, self.embeddings["tokens"]), ids_R)
         if self.spellings is None:
             return vectors_RD
         rows_X, counts_V = self._known_ngrams()

@@ -6,8 +6,9 @@ C columns: those of y, whose label is 1, then those of z, whose label is 0 (see 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,76 +52,67 @@ def _logistic(logits: Tensor, weight: Tensor, label: int) -> tuple[Tensor, Tenso
 
 
 @dataclass(frozen=True)
-class _Band:
-    """The words that rows are multiplied with: those around them, or noise words."""
+class Targets:
+    """The words that some rows are multiplied with, and the weights of the products."""
 
-    ids_E: Tensor
-    label: int
-    columns: slice  # of their products
-    start: int  # of its entries in the sparse gradient
-    halo: int  # rows that bands reach before the first row and after the last one
+    context_E: Tensor
+    noise_E: Tensor
+    context_weight_RC: Tensor
+    noise_weight_RC: Tensor
 
-    def rows(self, first: int, last: int) -> tuple[Tensor, slice]:
-        """The words of a part of the rows, and their entries in the gradient; bands of neighbouring parts overlap."""
-        begin = self.start + first + first // row_threads.ROWS * self.halo
-        return self.ids_E[first : last + self.halo], slice(begin, begin + last - first + self.halo)
+
+@dataclass(frozen=True)
+class _Part:
+    """What the backward pass needs of a part of the rows."""
+
+    rows: slice
+    total: Tensor  # [] the loss
+    ids_E: Tensor  # context, then noise words: the parts of neighbouring rows have some in common
+    sizes: list[int]  # how many of each
+    gradients: tuple[Tensor, Tensor]  # of the products with context and with noise words
 
 
 class _SparseLoss(torch.autograd.Function):
     """In parts of the rows, which look up the vectors of their words: neither these nor the products are kept."""
 
     @staticmethod
-    def forward(ctx: Any, x_RD: Tensor, table_VD: Tensor, weight_RC: Tensor, *ids: Tensor) -> Tensor:
-        bands = _bands(len(x_RD), ids)
-        totals, gradient_RC = x_RD.new_zeros(_parts(len(x_RD)), 2), torch.empty_like(weight_RC)
+    def forward(ctx: Any, x_RD: Tensor, table_VD: Tensor, targets: Callable[[int, int], Targets]) -> Tensor:
+        def part(first: int, last: int) -> _Part:
+            some = targets(first, last)
+            ids_E = torch.cat([some.context_E, some.noise_E])
+            sizes = [len(some.context_E), len(some.noise_E)]
+            context_ED, noise_ED = torch.split(table_VD.index_select(0, ids_E), sizes)
+            total, gradient_RC = _logistic(products(x_RD[first:last], context_ED), some.context_weight_RC, 1)
+            other, other_RC = _logistic(products(x_RD[first:last], noise_ED), some.noise_weight_RC, 0)
+            return _Part(slice(first, last), total + other, ids_E, sizes, (gradient_RC, other_RC))
 
-        def part(first: int, last: int) -> None:
-            for band in bands:
-                some_E, _ = band.rows(first, last)
-                logits = products(x_RD[first:last], table_VD.index_select(0, some_E))
-                total, gradient = _logistic(logits, weight_RC[first:last, band.columns], band.label)
-                totals[first // row_threads.ROWS, band.label] = total
-                gradient_RC[first:last, band.columns] = gradient
-
-        row_threads.for_parts(part, len(x_RD), x_RD.device)
-        ctx.save_for_backward(x_RD, table_VD, gradient_RC, *ids)
-        return totals.sum()
+        calls = [partial(part, *each) for each in row_threads.parts(len(x_RD), x_RD.device, multiple=BLOCK)]
+        ctx.parts = row_threads.run(calls, x_RD.device)
+        ctx.save_for_backward(x_RD, table_VD)
+        return torch.stack([each.total for each in ctx.parts]).sum()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x_RD, table_VD, gradient_RC, *ids = ctx.saved_tensors
-        x_gradient_RD, bands = torch.zeros_like(x_RD), _bands(len(x_RD), ids)
-        entries = sum(len(x_RD) + _parts(len(x_RD)) * band.halo for band in bands)
-        rows, values = ids[0].new_empty(entries), x_RD.new_empty(entries, x_RD.shape[1])
+        x_RD, table_VD = ctx.saved_tensors
+        rows = torch.cat([part.ids_E for part in ctx.parts])
+        x_gradient_RD, values = torch.empty_like(x_RD), x_RD.new_empty(len(rows), x_RD.shape[1])
 
-        def part(first: int, last: int) -> None:
-            for band in bands:
-                some_E, entry = band.rows(first, last)
-                scaled = gradient_RC[first:last, band.columns] * gradient
-                out = x_gradient_RD[first:last], values[entry]
-                product_gradients(scaled, x_RD[first:last], table_VD.index_select(0, some_E), out=out)
-                rows[entry] = some_E
+        def work(part: _Part, values_ED: Tensor) -> None:
+            some_RD = x_gradient_RD[part.rows].zero_()
+            bands = zip(part.gradients, torch.split(table_VD.index_select(0, part.ids_E), part.sizes), strict=True)
+            for (part_RC, some_ED), out_ED in zip(bands, torch.split(values_ED, part.sizes), strict=True):
+                product_gradients(part_RC * gradient, x_RD[part.rows], some_ED, out=(some_RD, out_ED))
 
-        row_threads.for_parts(part, len(x_RD), x_RD.device)
+        entries = torch.split(values, [len(part.ids_E) for part in ctx.parts])
+        row_threads.run([partial(work, *each) for each in zip(ctx.parts, entries, strict=True)], x_RD.device)
         table = torch.sparse_coo_tensor(rows[None], values, table_VD.shape, check_invariants=False)
-        return x_gradient_RD, table, None, *(None for _ in ids)
+        return x_gradient_RD, table, None
 
 
-def sparse_loss(x_RD: Tensor, table_VD: Tensor, weight_RC: Tensor, context_E: Tensor, noise_E: Tensor) -> Tensor:
-    """The same sum on the CPU, of the products of x with rows of the table, whose gradient is sparse."""
-    total: Tensor = _SparseLoss.apply(x_RD, table_VD, weight_RC, context_E, noise_E)  # type: ignore[no-untyped-call]
+def sparse_loss(x_RD: Tensor, table_VD: Tensor, targets: Callable[[int, int], Targets]) -> Tensor:
+    """The same sum on the CPU, of the products of x with rows of the table, whose gradient is sparse.
+
+    `targets(first, last)` of a part of the rows is called in a thread.
+    """
+    total: Tensor = _SparseLoss.apply(x_RD, table_VD, targets)  # type: ignore[no-untyped-call]
     return total
-
-
-def _bands(rows: int, ids: Sequence[Tensor]) -> tuple[_Band, _Band]:
-    context_E, noise_E = ids
-    halos = len(context_E) - rows, len(noise_E) - rows
-    columns = BLOCK + halos[0]
-    return (
-        _Band(context_E, 1, slice(columns), 0, halos[0]),
-        _Band(noise_E, 0, slice(columns, None), rows + _parts(rows) * halos[0], halos[1]),
-    )
-
-
-def _parts(rows: int) -> int:
-    return -(-rows // row_threads.ROWS)

@@ -258,4 +258,4 @@ def masked_slots(masked_T: Tensor, count: int) -> tuple[Tensor, Tensor]:
     index_T = torch.arange(len(masked_T), device=masked_T.device)
     slot_T = torch.where(masked_T, masked_T.long().cumsum(0) - 1, count).clamp(max=count)
     indices = torch.zeros(count + 1, dtype=torch.int64, device=masked_T.device).scatter(0, slot_T, index_T)[:count]
-    return indices, index_T.new_ones(count).cumsum(0) <= masked_T.sum()
+    return indices, torch.arange(count, device=masked_T.device) < masked_T.sum()

@@ -25,13 +25,12 @@ from torch.nn.functional import pad
 from bertsmith.errors import ConfigError
 from bertsmith.nn import counter_random
 from bertsmith.nn.banded import BLOCK, banded_products, offsets
-from bertsmith.nn.negative_sampling import logistic_loss, sparse_loss
+from bertsmith.nn.negative_sampling import Targets, logistic_loss, sparse_loss
 from bertsmith.objectives.masked_lm import masked_slots
 from bertsmith.objectives.objective import BuildContext, Objective, at_least_float32
 from bertsmith.types import Batch, Encoding, Loss
 
 SAFETY = 6  # standard deviations of the number of kept tokens
-POSITIVE, NOISE, NONE = 1.0, 0.0, -1.0  # labels
 Shares = NDArray[np.float64]  # of each token [V]
 
 
@@ -66,6 +65,8 @@ class SkipGram(Objective):
     classes = 2
     keep_below: Tensor  # [V] the random number below which an occurrence of a word is kept
     noise_bounds: Tensor  # [V] cumulative noise distribution, as random numbers
+    in_window: Tensor  # [windows * S, P] which words are pairs, see `_windows`
+    in_reach: Tensor  # [windows * S, Q] whose noise words are read
 
     def __init__(self, config: Config, context: BuildContext) -> None:
         super().__init__(weight=config.weight)
@@ -83,22 +84,28 @@ class SkipGram(Objective):
         self.register_buffer("keep_below", torch.from_numpy(np.round(keep * scale).astype(np.int64)), persistent=False)
         bounds = torch.from_numpy(np.round(noise / noise[-1] * scale).astype(np.int64))
         self.register_buffer("noise_bounds", bounds, persistent=False)
+        self.register_buffer("in_window", _windows(config.window, own=False), persistent=False)
+        self.register_buffer("in_reach", _windows(config.noise_reach, own=True), persistent=False)
 
     def corrupt(self, batch: Batch) -> Batch:
-        """`indices` [R]: the words that are kept, in order; `labels` [R, P + Q]: 1 pair, 0 noise, -1 neither."""
+        """`indices` [R]: the words that are kept, in order.
+
+        `labels` [4, R]: how many words before and after each are pairs with it, and of how many it gets noise words.
+        """
         kept_T = ~batch.special_mask.flatten()
-        kept_T &= self._draw("subsample", batch) < self.keep_below[batch.input_ids.flatten()]
+        kept_T &= self._draw("subsample", batch) < self.keep_below.index_select(0, batch.input_ids.flatten())
         count = self.slots(len(kept_T))
         kept_T &= kept_T.cumsum(0) <= count
         index_R, used_R = masked_slots(kept_T, count)
-        row_T = torch.arange(len(kept_T), device=kept_T.device) // batch.input_ids.shape[1]
-        document_T = (row_T << 32) + batch.document_ids.flatten()  # unique in the batch
-        before_R, after_R = _room(torch.where(used_R, document_T[index_R], -1))
+        row_B = torch.arange(len(batch.document_ids), device=kept_T.device)
+        document_T = ((row_B[:, None] << 32) + batch.document_ids).flatten()  # unique in the batch
+        before_R, after_R = _room(torch.where(used_R, document_T.index_select(0, index_R), -1))
         window_R = 1 + counter_random.to_range(self._draw("window", batch, index_R), self.config.window)
-        pairs_RP = _labels(before_R.minimum(window_R), after_R.minimum(window_R), used_R, self.config.window, POSITIVE)
-        noise_RQ = _labels(before_R, after_R, used_R, self.config.noise_reach, NOISE)
+        window_R = torch.where(used_R, window_R, 0)
+        limits = window_R, torch.full_like(window_R, self.config.noise_reach)
+        labels = torch.stack([words_R.minimum(limit_R) for limit_R in limits for words_R in (before_R, after_R)])
         return batch.replace(
-            labels={**batch.labels, self.name: torch.cat([pairs_RP, noise_RQ], 1)},
+            labels={**batch.labels, self.name: labels},
             indices={**batch.indices, self.name: index_R},
         )
 
@@ -116,7 +123,8 @@ class SkipGram(Objective):
         missing = -len(index_R) % BLOCK
         if missing:  # without `corrupt`
             index_R, x_RD = pad(index_R, (0, missing)), pad(x_RD, (0, 0, 0, missing))
-        ids = self._output_ids(batch, index_R)
+        context_E, drawn_E = self._output_words(batch, index_R)
+        ids = context_E, self._noise_words(drawn_E)
         context_ED, noise_ED = self.output(torch.cat(ids)).split([len(one) for one in ids])
         return banded_products(x_RD, context_ED, noise_ED)[: len(index_R) - missing]
 
@@ -128,9 +136,16 @@ class SkipGram(Objective):
         x_RD = encoding.at(self.name)
         if x_RD.device.type != "cpu":
             return super().loss(encoding, batch, table)
-        weight_RC = self._label_weights(self.labels(batch).to(x_RD.dtype))
-        total = sparse_loss(x_RD, self.output.weight, weight_RC, *self._output_ids(batch, index_R))
-        return self.make_loss(batch, total, None)
+        context_E, drawn_E = self._output_words(batch, index_R)
+        cases = self._cases(self.labels(batch))
+        window, reach = self.config.window, self.config.noise_reach
+
+        def targets(first: int, last: int) -> Targets:
+            noise_E = self._noise_words(drawn_E[first : last + 2 * reach])
+            weights = self._weights(*(each[first:last] for each in cases))
+            return Targets(context_E[first : last + 2 * window], noise_E, *weights)
+
+        return self.make_loss(batch, sparse_loss(x_RD, self.output.weight, targets), None)
 
     @property
     def threads_over_rows(self) -> bool:
@@ -140,28 +155,35 @@ class SkipGram(Objective):
     def loss_from_logits(self, logits: Tensor, batch: Batch) -> Loss:
         """The logistic losses of pairs and of noise words, the latter K for each pair."""
         logits_RC = at_least_float32(logits)
-        weight_RC = self._label_weights(self.labels(batch).to(logits_RC.dtype))
+        weight_RC = torch.cat(self._weights(*self._cases(self.labels(batch))), 1)
         return self.make_loss(batch, logistic_loss(logits_RC, weight_RC, columns=self.columns), None)
 
-    def _output_ids(self, batch: Batch, index_R: Tensor) -> tuple[Tensor, Tensor]:
-        """The kept words and their noise words; as many more as bands reach, of any word, before and after them."""
-        noise_R = torch.searchsorted(self.noise_bounds, self._draw("noise", batch, index_R), right=True)
+    def _output_words(self, batch: Batch, index_R: Tensor) -> tuple[Tensor, Tensor]:
+        """The kept words, and the random numbers of their noise words; any others as far as bands reach beyond them."""
         window, reach = self.config.window, self.config.noise_reach
-        return pad(batch.input_ids.flatten()[index_R], (window, window)), pad(noise_R, (reach, reach))
+        context_E = pad(batch.input_ids.flatten().index_select(0, index_R), (window, window))
+        return context_E, pad(self._draw("noise", batch, index_R), (reach, reach))
 
-    def _label_weights(self, labels_RC: Tensor) -> Tensor:
-        """1 for each pair, K for the noise words of each pair together, and 0 for the rest [R, C]."""
-        weight_RC = torch.nan_to_num(labels_RC, nan=NONE)
-        pairs_RP, noise_RQ = weight_RC.tensor_split([self.columns], 1)
-        pairs_R = pairs_RP.clamp_(min=0).sum(1)
-        noise_RQ.sub_(NONE)
-        noise_RQ.mul_((self.config.negatives * pairs_R / noise_RQ.sum(1).clamp(min=1))[:, None])
-        return weight_RC
+    def _noise_words(self, drawn_E: Tensor) -> Tensor:
+        return torch.searchsorted(self.noise_bounds, drawn_E, right=True)
+
+    def _cases(self, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Each word's row of `in_window` [R], its row of `in_reach` [R], and the weight of its noise words [R]."""
+        before_R, after_R, noise_before_R, noise_after_R = labels.clamp(min=0)
+        row_R = torch.arange(BLOCK, device=labels.device).repeat(len(before_R) // BLOCK)
+        pairs_R = (before_R * (self.config.window + 1) + after_R) * BLOCK + row_R
+        noise_R = (noise_before_R * (self.config.noise_reach + 1) + noise_after_R) * BLOCK + row_R
+        count_R = (before_R + after_R).to(self.in_window.dtype)
+        return pairs_R, noise_R, self.config.negatives * count_R / (1 + noise_before_R + noise_after_R)
+
+    def _weights(self, pairs_R: Tensor, noise_R: Tensor, weight_R: Tensor) -> tuple[Tensor, Tensor]:
+        """1 for each pair [R, P], and K for the noise words of each pair together [R, Q]; 0 for the rest."""
+        noise_RQ = self.in_reach.index_select(0, noise_R).mul_(weight_R[:, None])
+        return self.in_window.index_select(0, pairs_R), noise_RQ
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """1 + K for each pair."""
-        labels_RP = self.labels(batch)[:, : self.columns]
-        return {self.name: (1 + self.config.negatives) * torch.nan_to_num(labels_RP, nan=NONE).clamp_(min=0).sum()}
+        return {self.name: (1 + self.config.negatives) * self.labels(batch)[:2].clamp(min=0).sum()}
 
     @property
     def columns(self) -> int:
@@ -172,7 +194,7 @@ class SkipGram(Objective):
         """A random number for each token [T], or for those at indices [R]."""
         sample, position = batch.sample_ids.flatten(), batch.position_ids.flatten()
         if index_R is not None:
-            sample, position = sample[index_R], position[index_R]
+            sample, position = sample.index_select(0, index_R), position.index_select(0, index_R)
         return counter_random.random_bits(self.keys[purpose], batch.epoch, sample, position)
 
 
@@ -186,17 +208,16 @@ def _room(document_R: Tensor) -> tuple[Tensor, Tensor]:
     return index_R - first_R, last_R - index_R
 
 
-def _labels(before_R: Tensor, after_R: Tensor, used_R: Tensor, reach: int, label: float) -> Tensor:
-    """[R, S + 2 reach]: the label at so many words before and after each word, looked up in a table of all cases."""
-    sizes = torch.arange(reach + 1, device=used_R.device)
-    offset_SC = offsets(reach, used_R.device)
+def _windows(reach: int, *, own: bool) -> Tensor:
+    """1 for each word within a window [(1 + reach) * (1 + reach) * S, S + 2 reach], and 0 for other columns.
+
+    Row (before * (1 + reach) + after) * S + s is that of row s of a block with so many words before and after it;
+    `own`: a word is in its own window.
+    """
+    sizes = torch.arange(reach + 1)
+    offset_SC = offsets(reach, sizes.device)
     within = (offset_SC >= -sizes[:, None, None, None]) & (offset_SC <= sizes[:, None, None])
-    within &= offset_SC != 0 if label == POSITIVE else True  # a word is not in its own window
-    table = torch.where(within, label, NONE).flatten(0, 2)
-    table = torch.cat([table, torch.full_like(table[:1], NONE)])  # the last row: an unused slot
-    case_R = before_R.clamp(max=reach) * (reach + 1) + after_R.clamp(max=reach)
-    row_R = case_R * BLOCK + torch.arange(len(used_R), device=used_R.device) % BLOCK
-    return table[torch.where(used_R, row_R, len(table) - 1)]
+    return (within if own else within & (offset_SC != 0)).flatten(0, 2).float()
 
 
 def _frequencies(context: BuildContext) -> Shares:

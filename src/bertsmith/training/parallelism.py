@@ -69,14 +69,12 @@ class DataParallel:
 
     def gradient_norm(self, weights: Sequence[Weight]) -> Tensor:
         """The global norm [] of all gradients; from here on `tensor.grad` of each weight is set."""
-        gradients: list[Tensor] = []
-        for gradient, tensor in [(weight.tensor.grad, weight.tensor) for weight in weights]:
-            if gradient is not None and gradient.is_sparse:
-                tensor.grad = sum_rows(gradient)
-                gradients.append(tensor.grad.values())
-            elif gradient is not None:
-                gradients.append(gradient)
-        return get_total_norm(gradients)
+        gradients = [(weight.tensor, weight.tensor.grad) for weight in weights if weight.tensor.grad is not None]
+        sparse = [(tensor, gradient) for tensor, gradient in gradients if gradient.is_sparse]
+        summed, norms = sum_rows([gradient for _, gradient in sparse])
+        for (tensor, _), gradient in zip(sparse, summed, strict=True):
+            tensor.grad = gradient
+        return get_total_norm([*norms, *(gradient for _, gradient in gradients if not gradient.is_sparse)])
 
     def gather_full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Full tensors of `name` or `kind/name`, on rank 0 at least. All ranks must call it."""
