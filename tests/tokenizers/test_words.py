@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers import training
@@ -119,6 +121,15 @@ def test_shapes_of_unknown_words(word: str, expected: str | None) -> None:
 def test_marks(text: str, expected: str) -> None:
     found = [marked for line in text.split("\n") for marked in add_markers(line)]
     assert " ".join(token for marked in found for token in marked.tokens) == expected
+
+
+@given(st.text(st.sampled_from("aaoOé²1_-.,'(  \n\t\x1c\u3000\u0301"), max_size=40))
+@example("(no no no)")
+@example("sooo ooo ooo")
+@example("a\x1ca a a")
+def test_chunks_have_the_marks_of_their_line(text: str) -> None:
+    rules = Config(marks=True).rules
+    assert [token for chunk in rules.chunker.chunks(text) for token in rules(chunk)] == list(rules(text))
 
 
 @pytest.mark.parametrize("text", ["NASA said Hello to McDonald", "so hoooot !!!!", "Very Very Very no no no", "a B c"])

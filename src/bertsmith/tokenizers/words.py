@@ -42,8 +42,15 @@ def _lines(text: str) -> list[str]:
     return text.split("\n")
 
 
+def _words_or_lines(text: str) -> list[str]:
+    """The chunks of each line; a line that may repeat a word three times, which is marked, is one chunk."""
+    return [chunk for line in _lines(text) for chunk in ([line] if INDIVISIBLE.search(line) else line.split())]
+
+
+# A word three times, or white space of Python that the tokenizers library does not treat as such.
+INDIVISIBLE = re.compile(r"(\w+)\s+\1\s+\1|[\x1c-\x1f]")
 # Repeated words are marked across spaces, but not across lines.
-LINE_CHUNKER = Chunker(_lines)
+MARKING_CHUNKER = Chunker(_words_or_lines)
 
 
 class Marker(StrEnum):
@@ -129,7 +136,7 @@ class Rules:
 
     @property
     def chunker(self) -> Chunker:
-        return LINE_CHUNKER if self.marks else WHITESPACE_CHUNKER
+        return MARKING_CHUNKER if self.marks else WHITESPACE_CHUNKER
 
     def __call__(self, chunk: str) -> Sequence[str]:
         return [str(token) for word in self.normalized_words(chunk) for token in word.tokens]
