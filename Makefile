@@ -49,6 +49,7 @@ check: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file bench/mypy.toml
 	$(BIN)/python -m pytest tests/test_architecture.py
 
 faults: $(VENV)/dev  # the server soak test takes two hours: BERTSMITH_SOAK_MINUTES=5 make faults

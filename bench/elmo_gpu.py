@@ -73,7 +73,7 @@ def variant(name: str, model: torch.nn.Module) -> Iterator[None]:
         if isinstance(part, ProjectedLSTM) and part.captured is not None:
             part.captured.enabled = name == "graphs"
     if name == "plain":
-        ProjectedLSTM.forward = plain_forward  # type: ignore[method-assign]
+        ProjectedLSTM.forward = plain_forward  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

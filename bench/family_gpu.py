@@ -23,6 +23,7 @@ import gc
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def compare(
         BERTSMITH: lambda: bertsmith_step("real", recipe, data, world)
     }
     for kind in options.peers:
-        makers[f"transformers {kind}"] = lambda kind=kind: transformers_step(kind, recipe, data, world)
+        makers[f"transformers {kind}"] = partial(transformers_step, kind, recipe, data, world)
     flops = model_flops(recipe)
     candidates = [warmed_up(name, make, flops) for name, make in makers.items()]
     speeds: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}

@@ -120,7 +120,8 @@ def latency(predictor: Predictor, baseline: Baseline, texts: Sequence[str], roun
 
 def layouts(predictor: Predictor, texts: Sequence[str], rounds: int) -> None:
     """Batch layouts of the same texts with the same encoder; `tokens` is the size of a batch."""
-    rows = sorted(predictor._rows(texts), key=len)
+    encode, frame = predictor.tokenizer.encode, predictor.tokenizer.frame
+    rows = sorted((frame(encode(text), max_length=predictor.max_length) for text in texts), key=len)
     encoder = predictor.model.encoder
 
     def forward(batch: Any) -> None:

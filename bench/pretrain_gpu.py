@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,9 @@ def compare(
     precision = recipe.precision.replace("auto", "fp32")
     makers: dict[str, Callable[[], Callable[[], int]]] = {}
     for kind in options.bertsmith:
-        makers[f"bertsmith {kind} {precision}"] = lambda kind=kind: bertsmith_step(kind, recipe, data, world)
+        makers[f"bertsmith {kind} {precision}"] = partial(bertsmith_step, kind, recipe, data, world)
     for kind in options.peers:
-        makers[f"transformers {kind}"] = lambda kind=kind: transformers_step(kind, recipe, rows, length, dropout, world)
+        makers[f"transformers {kind}"] = partial(transformers_step, kind, recipe, rows, length, dropout, world)
     token_flops = model_flops(recipe)
     candidates = [warmed_up(f"{case} dropout {dropout:g} {name}", make, token_flops) for name, make in makers.items()]
     speeds: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}

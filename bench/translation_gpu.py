@@ -22,8 +22,9 @@ import statistics
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -89,13 +90,13 @@ def main(words: Sequence[str] | None = None) -> dict[str, float]:
     return speeds
 
 
-def candidates_of(part: str, options: argparse.Namespace) -> dict[str, Callable[[], Step]]:
+def candidates_of(part: str, options: argparse.Namespace) -> Mapping[str, Callable[[], Step]]:
     """What a part compares, ours first."""
     if part == "beam":
         peers = {f"beam {PEER}": lambda: marian_generate(options)} if options.peers else {}
         return {"beam": lambda: beam_step(options), **peers}
-    makers = {f"train {kind}": lambda kind=kind: training_step(kind, options) for kind in options.variants}
-    return makers | {f"train {PEER} {kind}": lambda kind=kind: marian_step(kind, options) for kind in options.peers}
+    makers = {f"train {kind}": partial(training_step, kind, options) for kind in options.variants}
+    return makers | {f"train {PEER} {kind}": partial(marian_step, kind, options) for kind in options.peers}
 
 
 def table_rows(found: dict[str, list[float]], unit: str) -> list[str]:
@@ -260,7 +261,7 @@ def marian(options: argparse.Namespace) -> Any:
     import transformers
 
     shape: Any = make_recipe(options).encoder
-    sides = {}
+    sides: dict[str, Any] = {}
     for side in ("encoder", "decoder"):
         sides |= {
             f"{side}_layers": shape.layers,

@@ -33,16 +33,16 @@ import random
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from bench.command_chain import CommandChain, add_options, run_stages
 from bertsmith.errors import ConfigError, DataError
 
 STAGES = ("text", "general", "target", "classify", "labels", "table")
 DIRECTIONS = ("forward", "backward")
-OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+OPENERS: dict[str, Callable[..., TextIO]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 # of the study of few labels; a run is scored on dev when it ends, and nothing is selected on it
 FEW_LABELS = {"train": "train.jsonl", "dev": "few-dev.jsonl", "test": "few-test.jsonl"}
 FEW_TEST, FEW_DEV = 5000, 200  # examples

@@ -296,8 +296,8 @@ def _proxies(options: argparse.Namespace) -> None:
             run_all(chosen, options.output, arguments, together=options.together, minutes=options.minutes)
             if options.tasks:
                 stages = {one.after for one in chosen}  # of which the second one is judged
-                names = [one.name for one in chosen if one.name not in stages]
-                fine_tune(names, judged.tasks, options.tasks, options.output, tuning)
+                last = [one.name for one in chosen if one.name not in stages]
+                fine_tune(last, judged.tasks, options.tasks, options.output, tuning)
     finally:
         if any((options.output / variant.name / RESULT).exists() for variant in chosen):
             print(table(chosen, options.output, judged.tasks))

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bertsmith
-from bertsmith.inference.encoder_outputs import AttentionQuery, heat_map_url
+from bertsmith.inference.encoder_outputs import AttentionQuery
 from bertsmith.inference.forward import ModelInput
+from bertsmith.inference.heat_map import png_url
 from bertsmith.inference.predictor import Predictor
 
 NOUNS = {
@@ -117,7 +118,7 @@ def _map(part: Heads, layer: int, head: int, x: int, y: int, *, labelled: bool) 
     elements = [
         f'<text x="{x}" y="{y + 8}" fill="#57606a">layer {layer + 1}, head {head + 1}</text>',
         f'<image x="{x}" y="{top}" width="{CELL * columns}" height="{CELL * rows}" preserveAspectRatio="none" '
-        f'style="image-rendering: pixelated" href="{heat_map_url(part.weights[layer, head])}"/>',
+        f'style="image-rendering: pixelated" href="{png_url(part.weights[layer, head])}"/>',
         f'<rect x="{x}" y="{top}" width="{CELL * columns}" height="{CELL * rows}" fill="none" stroke="#d0d7de"/>',
     ]
     for number, word in enumerate(part.columns):

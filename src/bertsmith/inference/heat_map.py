@@ -111,10 +111,10 @@ def _picture(title: str, parts: Sequence[str], *, width: int, height: int) -> Pi
 
 def _image(weights: NDArray[np.float32], *, x: int, y: int, width: int, height: int) -> str:
     place = f'x="{x}" y="{y}" width="{width}" height="{height}" preserveAspectRatio="none"'
-    return f'<image {place} style="image-rendering: pixelated" href="{_png_url(weights)}"/>'
+    return f'<image {place} style="image-rendering: pixelated" href="{png_url(weights)}"/>'
 
 
-def _png_url(weights: NDArray[np.float32]) -> str:
+def png_url(weights: NDArray[np.float32]) -> str:
     """A data URL of a PNG with one blue pixel for each weight, more opaque for higher ones."""
     height, width = weights.shape
     shades = np.rint(np.sqrt(weights / max(float(weights.max()), 1e-12)) * 255).astype(np.uint8)
