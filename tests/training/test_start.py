@@ -40,7 +40,7 @@ def test_the_encoder_has_the_shape_of_the_folder(tmp_path: Path) -> None:
 CONTRADICTIONS = {
     "heads": ("encoder.heads=2", "encoder.heads=2 contradicts {}, where it is 4"),
     "activation": ("encoder.activation=relu", "encoder.activation=relu contradicts {}, where it is gelu"),
-    "epsilon": ("encoder.layer_norm_eps=1e-6", "encoder.layer_norm_eps=1e-6 contradicts {}, where it is 1e-12"),
+    "epsilon": ("encoder.layer_norm_eps=1e-6", "encoder.layer_norm_eps=1e-06 contradicts {}, where it is 1e-12"),
     "fewer layers": ("encoder.layers=1", "encoder.layers=1 contradicts {}, where it is 2"),
     "fewer positions": ("encoder.max_positions=32", "encoder.max_positions=32 contradicts {}, where it is 40"),
     "width": ("encoder.width=64", "encoder.width=64 contradicts {}, where it is 32"),

@@ -21,7 +21,7 @@ console = Console(highlight=False)
 TOKEN_STYLES = ("black on bright_cyan", "black on bright_yellow")  # alternating, so that token boundaries show
 UNKNOWN_STYLE = "white on red"
 MAX_ROWS = 40
-WIDE = 110  # columns from which the recipe list shows all its numbers
+WIDE = 110  # columns of a terminal from which tables show all their columns
 
 
 def plain_table(*left: str, right: tuple[str, ...] = (), show_header: bool = True, title: str = "") -> Table:

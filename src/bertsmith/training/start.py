@@ -19,7 +19,6 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, read_encoder
 from bertsmith.model_io.run_folder import find_model_folder
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.recipe_toml import command_line_value
 
 # settings of training and of the tokenizer, which a recipe may choose anew
 FREE = (
@@ -173,12 +172,17 @@ def _check_encoder(folder: str | Path, theirs: Any, ours: Any) -> list[str]:
         if name in GROWING and value > stored[name]:
             notes.append(f"encoder.{name}={value} instead of the {stored[name]} of {folder}: the added ones are new")
         elif value != stored[name]:
-            expected = command_line_value(stored[name])
+            expected = _as_written(stored[name])
             raise ConfigError(
-                f"encoder.{name}={command_line_value(value)} contradicts {folder}, where it is {expected}: "
+                f"encoder.{name}={_as_written(value)} contradicts {folder}, where it is {expected}: "
                 f"set encoder.{name}={expected}, or leave it out"
             )
     return notes
+
+
+def _as_written(value: Any) -> str:
+    """A setting as it is written on the command line."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _copy(folder: str | Path, name: str, source: Tensor, target: Tensor, tokens: int) -> None:
