@@ -156,6 +156,21 @@ def test_commands_on_all_pages_parse_and_their_recipes_have_the_settings() -> No
     assert found > 150
 
 
+def test_commands_in_sentences_exist_and_have_these_options() -> None:
+    commands = command_pages().commands()
+    groups = {name.split()[0] for name in commands} | {"--install-completion"}
+    options = {option for one in commands.values() for parameter in one.params for option in parameter.opts}
+    found = 0
+    for page in [*DOCS.rglob("*.md"), *DOCS.parent.glob("README*.md")]:
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for line in re.findall(r"`bertsmith ([^`]+)`", text) if page.parent.name != "commands" else []:
+            assert line.split()[0] in groups, f"{page}: bertsmith {line}"
+            unknown = set(re.findall(r"(?:^|\s)(--[\w-]+)", line)) - options - groups
+            assert not unknown, f"{page}: bertsmith {line}"
+            found += 1
+    assert found > 60
+
+
 def test_chapters_of_both_languages_try_the_same_commands() -> None:
     for page in sorted((DOCS / "ko").glob("*.md")):
         tried = []
