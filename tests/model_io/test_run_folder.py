@@ -45,7 +45,7 @@ def test_a_run_without_a_model_is_one_line(tmp_path: Path) -> None:
         assert "is a run without a model" in done.stderr
 
 
-def test_memory_is_estimated_for_a_usual_length(tmp_path: Path) -> None:
+def test_memory_is_estimated_for_a_default_length(tmp_path: Path) -> None:
     word_folder(tmp_path)
     memory = model_facts(tmp_path)["memory"]
     assert (memory["batch"], memory["length"]) == (32, 512)  # word vectors have no limit that was learned

@@ -221,14 +221,21 @@ def read_options(file_format: str, field: str, encoding: str, errors: str) -> An
     return config.from_dict(ReadOptions, values)
 
 
-USUAL = {"format": "auto", "field": "text", "fields": "", "encoding": "utf-8", "errors": "strict", "limit": None}
-OF_TABLES = ("format", "field", "fields")
+FILE_OPTION_DEFAULTS = {
+    "format": "auto",
+    "field": "text",
+    "fields": "",
+    "encoding": "utf-8",
+    "errors": "strict",
+    "limit": None,
+}
+TABLE_OPTIONS = ("format", "field", "fields")
 
 
 def check_text_options(*, stdin: bool = False, **values: str | int | None) -> None:
     """An error where an option for files was passed with a text, or one for tables with lines on stdin."""
-    for name in OF_TABLES if stdin else USUAL:
-        if values.get(name, USUAL[name]) != USUAL[name]:
+    for name in TABLE_OPTIONS if stdin else FILE_OPTION_DEFAULTS:
+        if values.get(name, FILE_OPTION_DEFAULTS[name]) != FILE_OPTION_DEFAULTS[name]:
             found = "lines on stdin" if stdin else "a text"
             raise BertsmithError(f"--{name} is for files, but the argument is {found}: pass a file, or leave it out")
 

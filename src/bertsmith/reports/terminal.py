@@ -37,7 +37,9 @@ def plain_table(*left: str, right: tuple[str, ...] = (), show_header: bool = Tru
 
 def facts_table(facts: Mapping[str, Any], *, title: str = "") -> None:
     """Prints names and values in two columns."""
-    grid = plain_table(show_header=False, title=title)
+    if title:
+        console.print(Text(title, "bold"), soft_wrap=True)
+    grid = plain_table(show_header=False)
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
     for name, value in facts.items():
