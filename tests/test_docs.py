@@ -135,9 +135,8 @@ def test_command_pages_are_written_only_when_they_change(tmp_path: Path) -> None
     assert set(before) == set(built.pages())
 
 
-def console_commands(page: Path) -> list[list[str]]:
-    """The words of each `bertsmith` command in the console blocks of a page, without the program's name."""
-    text = page.read_text(encoding="utf-8")
+def console_commands(text: str) -> list[list[str]]:
+    """The words of each `bertsmith` command in the console blocks of a text, without the program's name."""
     blocks = re.findall(r"^```console\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     commands = [shlex.split(line)[2:] for line in lines if line.startswith("$ bertsmith ")]
@@ -148,13 +147,41 @@ def test_commands_on_all_pages_parse_and_their_recipes_have_the_settings() -> No
     commands = command_pages().commands()
     found = 0
     for page in [*DOCS.rglob("*.md"), *DOCS.parent.glob("README*.md")]:
-        for words in console_commands(page) if page.parent.name != "commands" else []:
+        for words in console_commands(page.read_text(encoding="utf-8")) if page.parent.name != "commands" else []:
             name = words[0] if words[0] in commands else " ".join(words[:2])
             context = commands[name].make_context(name, words[len(name.split()) :])
             if name == "pretrain" and not context.params["recipe"].endswith(".toml"):
                 with_overrides(recipes.find(context.params["recipe"]), context.params["overrides"] or [])
             found += 1
     assert found > 150
+
+
+def test_commands_in_sentences_exist_and_have_these_options() -> None:
+    commands = command_pages().commands()
+    groups = {name.split()[0] for name in commands} | {"--install-completion"}
+    options = {option for one in commands.values() for parameter in one.params for option in parameter.opts}
+    found = 0
+    for page in [*DOCS.rglob("*.md"), *DOCS.parent.glob("README*.md")]:
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for line in re.findall(r"`bertsmith ([^`]+)`", text) if page.parent.name != "commands" else []:
+            assert line.split()[0] in groups, f"{page}: bertsmith {line}"
+            unknown = set(re.findall(r"(?:^|\s)(--[\w-]+)", line)) - options - groups
+            assert not unknown, f"{page}: bertsmith {line}"
+            found += 1
+    assert found > 60
+
+
+def test_chapters_of_both_languages_try_the_same_commands() -> None:
+    for page in sorted((DOCS / "ko").glob("*.md")):
+        tried = []
+        for chapter, start, end in (
+            (DOCS / "papers" / page.name, "## Try it", "## Measured"),
+            (page, "## 실행해 보기", "## 측정 결과"),
+        ):
+            section = chapter.read_text(encoding="utf-8").partition(start)[2].partition(end)[0]
+            tried.append([words[: 2 if words[0] == "pretrain" else 1] for words in console_commands(section)])
+        assert tried[0] == tried[1], page
+        assert tried[0] or page.stem == "index", page
 
 
 def test_every_page_is_in_a_table_of_contents() -> None:

@@ -50,6 +50,16 @@ def test_special_tokens_in_text_are_parsed_only_with_a_flag(inputs: Path) -> Non
     assert "[MASK]" in asked["tokens"]
 
 
+@pytest.mark.parametrize("words", [(), ("--json",), ("--help",)])
+def test_a_closed_pipe_ends_a_command_quietly(inputs: Path, words: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    shown = [sys.executable, "-m", "bertsmith", "tokenizer", "show", str(inputs / "tokenizer"), *words]
+    done = subprocess.run(shown, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (cli.NO_READER, b"")
+
+
 def test_stats(inputs: Path) -> None:
     found = json.loads(call("tokenizer", "stats", inputs / "tokenizer", inputs / "corpus.txt", "--json").stdout)
     assert found["words"] == len((TEXT * 3).split())

@@ -84,6 +84,31 @@ def test_the_advice_about_paths_works(folder: Path, monkeypatch: pytest.MonkeyPa
     assert "labels is a folder, but a text is expected" in call("classify", "labels", "labels").stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("embed", "words", "the smith", "--field", "body"), "--field"),
+        (("embed", "words", "the smith", "--limit", "3"), "--limit"),
+        (("ner", "reader", "the smith", "--encoding", "cp949"), "--encoding"),
+        (("ask", "reader", "which", "--context", "it is iron", "--errors", "replace"), "--errors"),
+        (("score", "words", "the smith", "--format", "line"), "--format"),
+        (("score", "words", "-", "--field", "body"), "--field"),
+        (("generate", "words", "the smith", "--limit", "3"), "--limit"),
+        (("translate", "words", "the smith", "--fields", "a,b"), "--fields"),
+        (("translate", "words", "-", "--fields", "a,b"), "--fields"),
+    ],
+)
+def test_options_for_files_are_refused_with_a_text(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], option: str
+) -> None:
+    monkeypatch.chdir(folder)
+    done = call(*words)
+    found = "lines on stdin" if "-" in words else "a text"
+    assert (done.returncode, done.stdout) == (2, "")
+    message = f"{option} is for files, but the argument is {found}: pass a file, or leave it out"
+    assert done.stderr == f"bertsmith: {message}\n"
+
+
 def test_txt_files_are_one_text_per_line(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "TEXTS.TXT.gz").write_bytes(gzip.compress(b"red iron\nblue gold\n"))
     for path in (folder / "texts.txt", tmp_path / "TEXTS.TXT.gz"):

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from command_line import call
+from frozen_fixtures import word_folder
 from inference.predictor_fixtures import KINDS, random_model, tokenizer
 
 import bertsmith
 from bertsmith.errors import DataError
 from bertsmith.model_io.model_folder import read_encoder, save_model
 from bertsmith.model_io.run_folder import find_model_folder
+from bertsmith.model_io.summary import model_facts
 from bertsmith.objectives import classify
 
 
@@ -41,6 +43,15 @@ def test_a_run_without_a_model_is_one_line(tmp_path: Path) -> None:
         done = call(*words)
         assert (done.returncode, done.stderr.count("\n")) == (65, 1)
         assert "is a run without a model" in done.stderr
+
+
+def test_memory_is_estimated_for_a_default_length(tmp_path: Path) -> None:
+    word_folder(tmp_path)
+    memory = model_facts(tmp_path)["memory"]
+    assert (memory["batch"], memory["length"]) == (32, 512)  # word vectors have no limit that was learned
+    longer = model_facts(tmp_path, length=5120)["memory"]
+    assert longer["length"] == 5120
+    assert longer["inference_bytes"] > 5 * memory["inference_bytes"]
 
 
 def test_functions_take_runs(run: Path) -> None:

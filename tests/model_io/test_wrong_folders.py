@@ -107,6 +107,13 @@ def test_tokenizer_and_table_of_different_size(tmp_path: Path) -> None:
     one_line(found, str(path), "the tokenizer has 23 tokens, the model's token table only 22 rows")
 
 
+def test_a_run_without_that_model_names_the_one_it_has(tmp_path: Path) -> None:
+    (tmp_path / "run" / "last").mkdir(parents=True)
+    with pytest.raises(DataError) as found:
+        open_model(tmp_path / "run" / "best")
+    one_line(found, f"the model of this run is {tmp_path / 'run' / 'last'}; pass {tmp_path / 'run'}")
+
+
 def test_not_a_model_folder(tmp_path: Path) -> None:
     cases = {"nowhere": "does not exist", "file": "is not a folder", "empty": "has no config.json"}
     cases |= {"config only": "has no model.safetensors", "pickled": "bertsmith import", "google": "bertsmith import"}

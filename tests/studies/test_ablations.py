@@ -212,6 +212,8 @@ def test_candidates_are_parsed_from_the_command_line(folders: dict[str, Path], t
         candidates([f"x/y={a}"])
     with pytest.raises(DataError, match="nowhere is not a folder"):
         candidates(["base=nowhere"])
+    with pytest.raises(DataError, match="for a setting of fine-tuning write --set epochs=1"):
+        candidates([f"x={a}", "epochs=1"])
 
 
 def test_tasks_are_parsed_from_the_command_line() -> None:

@@ -80,6 +80,16 @@ def test_the_table_says_what_is_missing_and_what_each_figure_is() -> None:
     assert "| BERT | gpt/tiny (1 min) | 7 | 99 | 1.00e+09 | 60 | 0 | 2 |" in text
 
 
+@pytest.mark.parametrize(("width", "seen"), [(60, False), (140, True)])
+def test_a_narrow_terminal_shows_fewer_columns(width: int, seen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table.console, "width", width)
+    with table.console.capture() as captured:
+        table.show(sample_table() | {"page": "lineage.html"})
+    printed = captured.get()
+    assert ("fine-tuned" in printed, "likelihood " in printed.partition("Cost")[0]) == (seen, seen)
+    assert "(no model)" in printed
+
+
 def test_different_devices_are_noted() -> None:
     shown = sample_table()
     shown["rows"][1]["stages"]["bert"] = {**shown["rows"][1]["stages"]["bert"], "device": "H200"}

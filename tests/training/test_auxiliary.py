@@ -171,7 +171,7 @@ def test_a_gpt_has_the_settings_of_its_paper_unless_others_are_given(models: dic
     tuning = make_finetune_config("glue/mrpc", models["gpt"], {}, [])
     assert (tuning.learning_rate, tuning.warmup, tuning.schedule.kind) == (6.25e-5, 0.002, "product")
     assert (tuning.auxiliary, tuning.batch_size, tuning.epochs) == ({"causal_lm": 0.5}, 32, 3)
-    paper = "defaults of this encoder: learning_rate=6.25e-05 warmup=0.002 schedule.kind=product"
+    paper = "defaults of this encoder: learning_rate=6.25e-5 warmup=0.002 schedule.kind=product"
     assert paper_note(tuning) == [f"{paper} auxiliary.causal_lm=0.5"]
     own = make_finetune_config("glue/mrpc", models["gpt"], {}, ["lr=1e-4", "auxiliary.causal_lm=0"])
     assert (own.learning_rate, own.auxiliary_weights, own.warmup) == (1e-4, {}, 0.002)

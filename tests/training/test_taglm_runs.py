@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from frozen_fixtures import bert_folder, conll_file, lm_folder, word_folder
 
 import bertsmith as bs
 from bertsmith import config
+from bertsmith.errors import ConfigError
 from bertsmith.studies.sample_efficiency import sample_efficiency
 from bertsmith.training.finetune import finetune
 from bertsmith.training.log import last_of_each_step, read_events
@@ -49,6 +51,16 @@ def test_every_kind_of_task_reads_features(kind: str, base: Path, tmp_path: Path
     evaluated = bs.evaluate(tmp_path / "run", device="cpu").scores
     name = next(name for name in evaluated if f"score/{name}" in event)
     assert evaluated[name] == pytest.approx(event[f"score/{name}"])
+
+
+def test_a_list_whose_quotes_the_shell_removed_is_one_line(base: Path, tmp_path: Path) -> None:
+    data = {"train": conll_file(tmp_path / "train.conll", 4), "dev": conll_file(tmp_path / "dev.conll", 1)}
+    settings = settings_of(base, "tagging", data, "encoder.features=[lm, bert]")
+    with pytest.raises(
+        ConfigError, match=re.escape("encoder.features=[lm, bert]: a list needs quotes; write ")
+    ) as found:
+        finetune(settings, tmp_path / "run", device="cpu", quiet=True)
+    assert str(found.value).endswith("write encoder.features=lm,bert")
 
 
 def losses(folder: Path) -> list[float]:

@@ -187,6 +187,7 @@ for group in (*(module.app for module in MODULES), data.tokenizer_app):
     for info in group.registered_commands:
         info.epilog = _epilog(EXAMPLES[_name(info)]) if _name(info) in EXAMPLES else None
 
+NO_READER = 141  # as if SIGPIPE had ended the process, like other programs before `| head`
 INTERRUPTED = 130  # the option parser's exit code for KeyboardInterrupt
 TERMINATION_SECONDS = 2.0  # within which torchrun terminates the other ranks after one has exited
 LOST_SECONDS = 20.0  # and after one has disappeared, which a busy machine notices later
@@ -207,6 +208,7 @@ def main() -> NoReturn:
         status = command(*sys.argv[1:2])(standalone_mode=False, prog_name="bertsmith") or 0
         if status == INTERRUPTED:
             raise KeyboardInterrupt
+        sys.stdout.flush()  # here, where a broken pipe is handled
         sys.exit(status)
     except BertsmithError as error:
         if isinstance(error, PeerLostError) and error.stop_requested:  # torchrun has reported it already
@@ -214,9 +216,12 @@ def main() -> NoReturn:
         _exit(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         _exit("stopped; finished work is kept: run the same command again to resume", StoppedError.exit_code)
-    except BrokenPipeError:  # the reader of stdout has exited
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    except BrokenPipeError:
+        _exit_without_reader()
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich and the option parser turn it into exit status 1
+            _exit_without_reader()
+        raise
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # no command was named: print the help
             print(error, file=sys.stderr)
@@ -229,6 +234,12 @@ def main() -> NoReturn:
             on_gpu = type(error).__name__ == "OutOfMemoryError"
             _exit(f"out of {'GPU ' if on_gpu else ''}memory; {OUT_OF_MEMORY}", BertsmithError.exit_code)
         raise
+
+
+def _exit_without_reader() -> NoReturn:
+    """Ends quietly: the reader of stdout has exited."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(NO_READER)
 
 
 def _show_warning(usual: Any, message: Any, category: type[Warning], *place: Any) -> None:

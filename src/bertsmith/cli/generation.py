@@ -56,6 +56,7 @@ def generate(
         prompts = read_texts(prompt, opt.read_options("line", "text", encoding, errors), limit=limit)
     else:
         prompts = [check_text(prompt)]
+        opt.check_text_options(encoding=encoding, errors=errors, limit=limit)
     options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
@@ -97,10 +98,13 @@ def score(
     from bertsmith.reports import terminal_predictions
 
     reading = opt.read_options(one_text_per_line(file_format, source), field, encoding, errors)
-    if source == "-":
-        texts = opt.stdin_texts(encoding, errors, limit)
+    file_options = {"format": file_format, "field": field, "encoding": encoding, "errors": errors, "limit": limit}
+    if os.path.isfile(source):
+        texts = read_texts(source, reading, limit=limit)
     else:
-        texts = read_texts(source, reading, limit=limit) if os.path.isfile(source) else [check_text(source)]
+        check_text(source)
+        opt.check_text_options(stdin=source == "-", **file_options)
+        texts = opt.stdin_texts(encoding, errors, limit) if source == "-" else [source]
     results = load(model, device=device, **opening).score(texts)
     total = total_score(texts, results)
     scored = [{"text": text, **one} for text, one in zip(texts, results, strict=True)]

@@ -108,6 +108,9 @@ def embed(
     options = {"pooling": pooling, "layers": parse_layers(layers), "combine": combine, "normalize": normalize}
     options["prompt"] = prompt
     reading = opt.read_options(one_text_per_line(file_format, source), field, encoding, errors)
+    if not os.path.isfile(source):
+        check_text(source)
+        opt.check_text_options(format=file_format, field=field, encoding=encoding, errors=errors, limit=limit)
     facts = embed_source(
         model,
         source,
@@ -162,10 +165,9 @@ def ner(
     opening: opt.Opening,
 ) -> None:
     """Find the named entities of a text."""
-    from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
-    text = read_text(source, opt.read_options("file", "text", encoding, errors))
+    text = _read_text(source, encoding, errors)
     entities = load(model, device=device, **opening).ner(text, unit=cast(Any, unit))
     opt.print_result({"entities": entities}, as_json, lambda: terminal_predictions.entities(entities))
 
@@ -184,10 +186,9 @@ def tag_words(
     opening: opt.Opening,
 ) -> None:
     """Predict the label of each word, such as part of speech."""
-    from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
-    text = read_text(source, opt.read_options("file", "text", encoding, errors))
+    text = _read_text(source, encoding, errors)
     words = load(model, device=device, **opening).tag_words(text, unit=cast(Any, unit))
     opt.print_result({"words": words}, as_json, lambda: terminal_predictions.word_labels(words))
 
@@ -210,10 +211,9 @@ def ask(
     opening: opt.Opening,
 ) -> None:
     """Answer a question with a span of a text."""
-    from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
-    passage = read_text(context, opt.read_options("file", "text", encoding, errors))
+    passage = _read_text(context, encoding, errors)
     result = load(model, device=device, **opening).answer(
         check_text(question), passage, top_k=top_k, no_answer=no_answer
     )
@@ -346,6 +346,16 @@ def neighbours(
         nearest = index.neighbours([word, *(plus or ())], minus=minus or (), top_k=top_k)
         found.append({"word": word, "neighbours": [asdict(one) for one in nearest]})
     opt.print_result({"words": found}, as_json, lambda: terminal_predictions.neighbours(found))
+
+
+def _read_text(source: str, encoding: str, errors: str) -> str:
+    """The contents of a file, or the source itself if it is a text."""
+    from bertsmith.inference.text_files import read_text
+
+    text = read_text(source, opt.read_options("file", "text", encoding, errors))
+    if not os.path.isfile(source):
+        opt.check_text_options(encoding=encoding, errors=errors)
+    return text
 
 
 def _advise_predict(model: Path, file: str) -> str:

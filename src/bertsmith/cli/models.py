@@ -34,7 +34,7 @@ def show(
     model: opt.ModelFolder,
     batch: Annotated[int, opt.at_least(1, "Batch size of the memory estimate.")] = 32,
     length: Annotated[
-        int | None, opt.at_least(1, "Sequence length of the memory estimate; default: the maximum.")
+        int | None, opt.at_least(1, "Sequence length of the memory estimate; default: 512, or the maximum if shorter.")
     ] = None,
     as_json: opt.Json = False,
     *,

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertsmith.errors import ConfigError, DataError
+from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.system.suggestions import as_written
 
 FILES = (".json", ".toml")  # of recipes
@@ -219,6 +219,25 @@ def read_options(file_format: str, field: str, encoding: str, errors: str) -> An
 
     values = {"format": file_format, "field": field, "encoding": encoding, "errors": errors}
     return config.from_dict(ReadOptions, values)
+
+
+FILE_OPTION_DEFAULTS = {
+    "format": "auto",
+    "field": "text",
+    "fields": "",
+    "encoding": "utf-8",
+    "errors": "strict",
+    "limit": None,
+}
+TABLE_OPTIONS = ("format", "field", "fields")
+
+
+def check_text_options(*, stdin: bool = False, **values: str | int | None) -> None:
+    """An error where an option for files was passed with a text, or one for tables with lines on stdin."""
+    for name in TABLE_OPTIONS if stdin else FILE_OPTION_DEFAULTS:
+        if values.get(name, FILE_OPTION_DEFAULTS[name]) != FILE_OPTION_DEFAULTS[name]:
+            found = "lines on stdin" if stdin else "a text"
+            raise BertsmithError(f"--{name} is for files, but the argument is {found}: pass a file, or leave it out")
 
 
 def read_stdin(encoding: str = "utf-8", errors: str = "strict") -> str:

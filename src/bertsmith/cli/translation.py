@@ -57,11 +57,12 @@ def translate(
         texts = read_sources(source, reference, reading, fields=names, limit=limit)
     elif reference is not None:
         raise BertsmithError(f"--reference {reference} is for a file of source texts: pass one, or leave it out")
-    elif source == "-":
-        lines = opt.read_stdin(encoding, errors).removesuffix("\n").split("\n")
-        texts = SourceTexts([line.strip() for line in lines[:limit]])
     else:
-        texts = SourceTexts([check_text(source)])
+        lines = [check_text(source)]
+        opt.check_text_options(stdin=source == "-", fields=fields, encoding=encoding, errors=errors, limit=limit)
+        if source == "-":
+            lines = [line.strip() for line in opt.read_stdin(encoding, errors).removesuffix("\n").split("\n")[:limit]]
+        texts = SourceTexts(lines)
     options: dict[str, Any] = {
         "beam_size": beam_size,
         "length_penalty": length_penalty,

@@ -22,7 +22,7 @@ from bertsmith.model_io.loading import FolderFormat, Loader, parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import model_card
 from bertsmith.model_io.native import NATIVE, encoder_config
-from bertsmith.model_io.run_folder import find_model_folder
+from bertsmith.model_io.run_folder import MODELS, find_model_folder
 from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles, file_chunks
 from bertsmith.model_io.sentence_transformers import encoder_folder
 from bertsmith.model_io.untrusted_files import ConfigReader, exists, shown
@@ -185,6 +185,9 @@ def open_over(
     settings = {**encoder} if dropout is None else {**encoder, "dropout": dropout}
     given = settings.pop("features", ())
     if isinstance(given, str):
+        if given.startswith("["):  # not TOML, or it would be a list
+            plain = given.strip("[]").replace(" ", "")
+            raise ConfigError(f"encoder.features={given}: a list needs quotes; write encoder.features={plain}")
         given = given.split(",")
     names = [one["model"] if isinstance(one, Mapping) and "model" in one else one for one in given]
     if wrong := [one for one in names if not isinstance(one, str)]:
@@ -233,6 +236,8 @@ def _expect_model_folder(folder: Path, given: Path) -> None:
         hint = f"; a replacement was interrupted: its previous contents are in {before}" if before.is_dir() else ""
         if folder.is_file() and exists(folder.parent, CONFIG):
             raise DataError(f"{folder} is a file of a model: pass its folder, {folder.parent}")
+        if folder.name in MODELS and (run := find_model_folder(folder.parent)) != folder.parent:
+            raise DataError(f"{folder} does not exist: the model of this run is {run}; pass {folder.parent}")
         found = "is not a folder" if os.path.exists(folder) else "does not exist"
         beside = [] if os.path.exists(folder) else [path.name for path in folder.parent.glob("*/")]
         near = hint or did_you_mean(folder.name, beside, f"{folder.parent}/" if folder.parent.name else "")

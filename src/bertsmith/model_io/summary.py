@@ -17,6 +17,9 @@ FLOAT, HALF = 4, 2  # bytes
 # Activations of width D that training keeps for the backward, per token and block: inputs and outputs of the two layer
 # norms, q, k, v, the attention output, its projection, the feed-forward output, and dropout masks.
 KEPT_PER_BLOCK = 12
+DEFAULT_LENGTH = (
+    512  # tokens of a text in the memory estimate; recurrent encoders and word vectors read far longer ones
+)
 
 
 def folder_facts(facts: FolderFacts) -> dict[str, Any]:
@@ -35,7 +38,7 @@ def model_facts(folder: str | Path, *, batch: int = 32, length: int | None = Non
     folder = find_model_folder(folder)
     model, tokenizer, facts = open_model(folder, **opening)
     settings = config.to_dict(encoder_config(model))
-    length = length or model.encoder.max_positions
+    length = length or min(model.encoder.max_positions, DEFAULT_LENGTH)
     if length > model.encoder.max_positions:
         raise BertsmithError(f"--length {length} exceeds the model's {model.encoder.max_positions} positions")
     return {

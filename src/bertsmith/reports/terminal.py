@@ -21,7 +21,7 @@ console = Console(highlight=False)
 TOKEN_STYLES = ("black on bright_cyan", "black on bright_yellow")  # alternating, so that token boundaries show
 UNKNOWN_STYLE = "white on red"
 MAX_ROWS = 40
-WIDE = 110  # columns from which the recipe list shows all its numbers
+WIDE = 110  # columns of a terminal from which tables show all their columns
 
 
 def plain_table(*left: str, right: tuple[str, ...] = (), show_header: bool = True, title: str = "") -> Table:
@@ -37,7 +37,9 @@ def plain_table(*left: str, right: tuple[str, ...] = (), show_header: bool = Tru
 
 def facts_table(facts: Mapping[str, Any], *, title: str = "") -> None:
     """Prints names and values in two columns."""
-    grid = plain_table(show_header=False, title=title)
+    if title:
+        console.print(Text(title, "bold"), soft_wrap=True)
+    grid = plain_table(show_header=False)
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
     for name, value in facts.items():

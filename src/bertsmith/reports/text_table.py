@@ -31,7 +31,9 @@ class TextTable:
 
     def print(self, title: str) -> None:
         """Prints it below its title."""
-        grid = plain_table(*self.headings[: self.left], right=tuple(self.headings[self.left :]))
+        headings = [heading.replace(", ", ",\n") for heading in self.headings]
+        grid = plain_table(*headings[: self.left], right=tuple(headings[self.left :]))
+        grid.columns[0].no_wrap = True  # the names of the rows stay readable in a narrow terminal
         for row in self.rows:
             grid.add_row(*row)
         console.print(Text(title, "bold"), soft_wrap=True)

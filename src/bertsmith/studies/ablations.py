@@ -81,7 +81,8 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
         if not re.fullmatch(r"[\w.+-]+", name):
             raise ConfigError(f"{name!r} is not a valid folder name: use letters, digits and . _ + -")
         if not Path(path).is_dir():
-            raise DataError(f"{path} is not a folder: {name} needs a model folder or a run")
+            setting = f"; for a setting of fine-tuning write --set {word}" if equals else ""
+            raise DataError(f"{path} is not a folder: {name} needs a model folder or a run{setting}")
         chosen[name] = Candidate(name, find_model_folder(path))
     return list(chosen.values())
 

@@ -34,6 +34,7 @@ from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.loop import run_training
 from bertsmith.training.memory import MemoryEstimate, activation_bytes, tensor_bytes
 from bertsmith.training.recipe import FinetuneConfig
+from bertsmith.training.recipe_toml import command_line_value
 from bertsmith.training.roofline import SHORT_STEP, WORTH_COMPILING, flops_per_token, step_seconds
 from bertsmith.training.run import Evaluation, Run, memory_advice, recipe_changes, replace_run, with_saved_precision
 from bertsmith.training.signals import StopSignal
@@ -191,7 +192,11 @@ def paper_note(settings: FinetuneConfig) -> list[str]:
         if _has(settings, name, value)
     }
     tables = {name: value if isinstance(value, dict) else {"": value} for name, value in same.items()}
-    listed = [f"{name}.{key}".rstrip(".") + f"={one}" for name, table in tables.items() for key, one in table.items()]
+    listed = [
+        f"{name}.{key}".rstrip(".") + f"={command_line_value(one)}"
+        for name, table in tables.items()
+        for key, one in table.items()
+    ]
     return [f"defaults of this encoder: {' '.join(listed)}"] if listed else []
 
 

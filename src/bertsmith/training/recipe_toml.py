@@ -158,6 +158,11 @@ def toml_value(value: Any) -> str:
     return f"[{', '.join(map(toml_value, value))}]"
 
 
+def command_line_value(value: Any) -> str:
+    """A setting as it is written on the command line: as TOML, strings without quotes."""
+    return value if isinstance(value, str) else toml_value(value)
+
+
 def _key(key: str) -> str:
     return key if PLAIN_KEY.fullmatch(key) else toml_value(key)
 

@@ -172,11 +172,17 @@ def _check_encoder(folder: str | Path, theirs: Any, ours: Any) -> list[str]:
         if name in GROWING and value > stored[name]:
             notes.append(f"encoder.{name}={value} instead of the {stored[name]} of {folder}: the added ones are new")
         elif value != stored[name]:
+            expected = _as_written(stored[name])
             raise ConfigError(
-                f"encoder.{name}={value} contradicts {folder}, where it is {stored[name]}: "
-                f"set encoder.{name}={stored[name]}, or leave it out"
+                f"encoder.{name}={_as_written(value)} contradicts {folder}, where it is {expected}: "
+                f"set encoder.{name}={expected}, or leave it out"
             )
     return notes
+
+
+def _as_written(value: Any) -> str:
+    """A setting as it is written on the command line."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _copy(folder: str | Path, name: str, source: Tensor, target: Tensor, tokens: int) -> None:

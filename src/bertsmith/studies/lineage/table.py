@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
-from bertsmith.reports.terminal import console
+from bertsmith.reports.terminal import WIDE, console
 from bertsmith.reports.terminal_runs import mean_and_deviation
 from bertsmith.reports.text_table import TextTable
 from bertsmith.studies.lineage.models import STAGES, LineageModel, stages_of
@@ -229,8 +229,11 @@ def notes(table: Table) -> Iterator[str]:
 
 
 def show(table: Table) -> None:
-    """Prints the table, its costs and its notes."""
-    main_table(table).print(caption(table))
+    """Prints the table, its costs and its notes; a narrow terminal shows fewer columns."""
+    shown = main_table(table)
+    if console.width < WIDE:
+        shown = shown.without("Idea").without("Figure")
+    shown.print(caption(table))
     cost_table(table).without("Stages").print("Cost of pre-training")
     if table["added"]:
         added_table(table).without("What it adds").print("What each idea added, in points")
