@@ -17,9 +17,8 @@ FLOAT, HALF = 4, 2  # bytes
 # Activations of width D that training keeps for the backward, per token and block: inputs and outputs of the two layer
 # norms, q, k, v, the attention output, its projection, the feed-forward output, and dropout masks.
 KEPT_PER_BLOCK = 12
-DEFAULT_LENGTH = (
-    512  # tokens of a text in the memory estimate; recurrent encoders and word vectors read far longer ones
-)
+# tokens of a text in the memory estimate; recurrent encoders and word vectors read far longer ones
+DEFAULT_LENGTH = 512
 
 
 def folder_facts(facts: FolderFacts) -> dict[str, Any]:
