@@ -173,7 +173,7 @@ def test_long_overload(factor: float, share: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("factor", "share"), [(4.0, 0.9), (16.0, 0.75)])
 def test_overload_of_a_real_model(factor: float, share: float) -> None:
-    check(overload_at_work(factor=factor, share=share, seconds=20.0))
+    check(overload_at_work(factor=factor, share=share, seconds=20.0, repeat=12))  # the clients must keep up the rate
 
 
 @pytest.mark.slow

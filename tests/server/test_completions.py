@@ -65,6 +65,14 @@ def test_openai_clients_get_the_texts_of_the_predictor(client: httpx.Client, mod
     assert texts == [one.text for one in sampled.choices]
 
 
+def test_both_content_types_are_documented(client: httpx.Client) -> None:
+    responses = client.get("/openapi.json").json()["paths"]["/v1/completions"]["post"]["responses"]
+    for stream in (False, True):
+        answer = client.post("/v1/completions", json={"prompt": "the smith", "stream": stream, **GREEDY})
+        assert answer.headers["content-type"].partition(";")[0] in responses["200"]["content"]
+    assert "$ref" in responses["200"]["content"]["application/json"]["schema"]
+
+
 def test_parts_and_log_probabilities(client: httpx.Client, model: Predictor) -> None:
     body = {"prompt": "the smith", "logprobs": 3, **GREEDY}
     (choice,) = client.post("/v1/completions", json=body).json()["choices"]

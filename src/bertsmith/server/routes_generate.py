@@ -24,6 +24,10 @@ from bertsmith.server.service import ServiceDependency, json_response
 router = APIRouter(responses=OPENAI_ERROR_RESPONSES, tags=["generation"])
 FIELDS = {"max_new_tokens": "max_tokens", "samples": "n"}  # options of `generate` -> fields of a request
 REASONS = {"end": "stop"}  # finish reasons -> OpenAI's
+EVENTS = {
+    "description": "The texts, or with `stream` events",
+    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+}
 
 
 class CompletionRequest(BaseModel):
@@ -104,7 +108,12 @@ class Completion(BaseModel):
     usage: CompletionUsage
 
 
-@router.post("/v1/completions", response_model=Completion, summary="Generated texts in OpenAI's format")
+@router.post(
+    "/v1/completions",
+    response_model=Completion,
+    responses={200: EVENTS},
+    summary="Generated texts in OpenAI's format",
+)
 async def completions(body: CompletionRequest, request: Request, service: ServiceDependency) -> Response:
     """Continues prompts with a causal language model, for OpenAI's clients; `top_k` and `repetition_penalty` are ours.
 
