@@ -24,10 +24,8 @@ from bertsmith.server.service import ServiceDependency, json_response
 router = APIRouter(responses=OPENAI_ERROR_RESPONSES, tags=["generation"])
 FIELDS = {"max_new_tokens": "max_tokens", "samples": "n"}  # options of `generate` -> fields of a request
 REASONS = {"end": "stop"}  # finish reasons -> OpenAI's
-EVENTS = {
-    "description": "The texts, or with `stream` events",
-    "content": {"text/event-stream": {"schema": {"type": "string"}}},
-}
+EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+EVENTS = {"description": "The texts, or with `stream` events", "content": {"text/event-stream": {"schema": EVENT}}}
 
 
 class CompletionRequest(BaseModel):
