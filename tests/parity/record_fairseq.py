@@ -28,7 +28,7 @@ def padded(rows):
 
 
 def weights_of(shapes):
-    """Values of each parameter by its fairseq name, in the order of the names."""
+    """Values of each parameter by its name, in the order of the names."""
     draw = np.random.RandomState(0)
     return {name: draw.normal(0, 0.4, shapes[name]) for name in sorted(shapes)}
 

@@ -1,6 +1,6 @@
 """Records the outputs of OpenNMT-py 2.3.0's recurrent model, which `test_opennmt_lstm.py` compares with.
 
-    python tests/parity/record_opennmt.py OPENNMT_SOURCE > tests/parity/opennmt_lstm.json
+    PYTHONPATH=tests python -m parity.record_opennmt OPENNMT_SOURCE > tests/parity/opennmt_lstm.json
 
 OPENNMT_SOURCE is the unpacked wheel (`pip download --no-deps OpenNMT-py==2.3.0`). Of its dependencies only torch and
 numpy are needed, because its packages are imported without their `__init__`. Recorded with torch 2.13.0.
@@ -14,22 +14,11 @@ from importlib.metadata import distributions
 
 import numpy as np
 import torch
+from parity.record_fairseq import PADDING, padded, weights_of
 
 SHAPE = {"width": 8, "embedding_width": 6, "layers": 2, "vocabulary": 20}
 SOURCES = [[5, 9, 12, 4, 19, 7, 2], [8, 8, 13, 17, 2], [11, 6, 2]]  # the longest first, as its encoder expects
 TARGETS = [[2, 14, 5, 18, 10], [2, 13], [2, 17, 9, 6, 15, 4]]
-PADDING = 1
-
-
-def padded(rows):
-    length = max(map(len, rows))
-    return [row + [PADDING] * (length - len(row)) for row in rows]
-
-
-def weights_of(shapes):
-    """Values of each parameter by its OpenNMT name, in the order of the names."""
-    draw = np.random.RandomState(0)
-    return {name: draw.normal(0, 0.4, shapes[name]) for name in sorted(shapes)}
 
 
 def attention_inputs():

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from model_fixtures import relative_difference
-from parity.record_opennmt import SHAPE, SOURCES, TARGETS, attention_inputs, padded, weights_of
+from parity.record_fairseq import padded, weights_of
+from parity.record_opennmt import SHAPE, SOURCES, TARGETS, attention_inputs
 from torch import Tensor
 
 from bertsmith.data.collate import collate

@@ -18,7 +18,7 @@ from bertsmith.training.checkpoints import Checkpoint, Checkpoints, Resumed, Tra
 from bertsmith.training.log import NAME as EVENTS
 from bertsmith.training.log import EventLog, to_json
 from bertsmith.training.progress import ProgressDisplay
-from bertsmith.training.run import Run, agree_on_best, recipe_changes
+from bertsmith.training.run import OVERWRITE, Run, agree_on_best, recipe_changes
 from bertsmith.training.step import Step
 
 LEAN_INTERVAL = 60.0  # seconds of training between checkpoints of a lean run, at least
@@ -158,7 +158,7 @@ class RunWriter:
         if resumed.state is None and history and history.finish:
             raise ConfigError(
                 f"{run.folder} holds a finished run whose checkpoints were removed, so that it cannot continue: choose "
-                "another -o, or pass --overwrite to replace it"
+                f"another -o, or {OVERWRITE}"
             )
         initial = run.initial_state() if resumed.state is None else None
         self.state = initial[0] if initial else resumed.state

@@ -27,6 +27,7 @@ from bertsmith.training.trainer import Trainer
 
 T = TypeVar("T", Recipe, FinetuneConfig)
 PARTS = ("checkpoints", *MODELS, "tensorboard", "trackers.json", "report.html")  # of a run, beside its log and recipe
+OVERWRITE = "pass --overwrite to replace it"  # advice that `advise_removal` replaces
 # Settings that may change when a run resumes: results depend on them only through rounding and dropout.
 CHANGEABLE = {"micro_batch_size", "save_every", "keep_checkpoints", "eval_every", "eval_rows", "patience"}
 CHANGEABLE |= {"compute.compile", "compute.cuda_graphs", "compute.activation_checkpointing", "compute.fsdp"}
@@ -172,8 +173,8 @@ def recipe_changes(folder: Path, settings: Recipe | FinetuneConfig) -> list[str]
         if {change.split(" ")[0] for change in conflicts} <= _moved_paths(before, settings):
             advice = ", or run this command in the folder where that run was started"
         raise ConfigError(
-            f"{folder} holds a run with other settings: {'; '.join(conflicts[:3])}: choose another -o, or pass "
-            f"--overwrite to replace it{advice}"
+            f"{folder} holds a run with other settings: {'; '.join(conflicts[:3])}: choose another -o, "
+            f"or {OVERWRITE}{advice}"
         )
     extended = (
         f"the finished run of {length}={old:g} continues to {length}={new:g} with the learning rates of the longer "
@@ -208,10 +209,9 @@ def advise_removal() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        offered = "pass --overwrite to replace it"
-        if offered not in str(error):
+        if OVERWRITE not in str(error):
             raise
-        raise ConfigError(str(error).replace(offered, "remove that folder")) from error
+        raise ConfigError(str(error).replace(OVERWRITE, "remove that folder")) from error
 
 
 def replace_run(folder: Path, settings: Recipe | FinetuneConfig, world: World, *, resume: str) -> None:

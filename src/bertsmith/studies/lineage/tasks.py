@@ -140,7 +140,7 @@ class TaskRun:
         return found
 
     def _refuse_other_settings(self) -> None:
-        """Raises an error that ends the study, where `_train` would give one as the reason why there is no score."""
+        """Raises if a finished run has other settings; an error in `_train` would be stored instead of a score."""
         changes = recipe_changes(self.folder, with_saved_precision(self.settings, self.folder))
         if changes and read_run(self.folder).finish:
             raise ConfigError(
