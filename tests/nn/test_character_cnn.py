@@ -9,7 +9,7 @@ import pytest
 import torch
 from model_fixtures import random_batch
 
-from bertsmith.nn.character_cnn import TABLE, CharacterCNN, _Lookup, distinct_words, fit_words, id_characters
+from bertsmith.nn.character_cnn import TABLE, CharacterCNN, _Lookup, _Windows, distinct_words, fit_words, id_characters
 from bertsmith.tokenizers.spelling import PADDING, WORD_END, spell
 
 
@@ -20,7 +20,7 @@ def cnn(**changes: object) -> CharacterCNN:
 
 
 def characters(*words: str, most: int = 50) -> torch.Tensor:
-    return fit_words(torch.from_numpy(spell(words)), most)
+    return fit_words(torch.from_numpy(spell(words)), most, reach=most)
 
 
 def test_new_weights() -> None:
@@ -31,14 +31,42 @@ def test_new_weights() -> None:
     assert made.highway[0].gates.weight.std().item() == pytest.approx(1 / math.sqrt(16), rel=0.2)
 
 
-def test_words_are_read_over_all_characters_and_their_padding() -> None:
-    """A word has the same vector in a wider table, since tables are cut and filled to one width."""
-    made = cnn()
+def test_padding_beyond_one_window_changes_nothing() -> None:
+    """The published code fills all words to 50 characters; fewer columns give the same vectors and gradients."""
+    made = cnn().double()
     words = ["iron", "쇠", "", "smith"]
-    assert torch.allclose(made(characters(*words)), torch.cat([made(characters(word)) for word in words]), atol=1e-6)
-    narrow = torch.from_numpy(spell(words))
-    assert narrow.shape[1] < 50
-    assert torch.equal(fit_words(narrow, 50)[:, narrow.shape[1] :].unique(), torch.tensor([PADDING]))
+    narrow = fit_words(torch.from_numpy(spell(words)), 50, reach=made.padding)
+    full = characters(*words)
+    assert (narrow.shape[1], full.shape[1]) == (7 + 3, 50)
+    assert torch.equal(full[:, narrow.shape[1] :].unique(), torch.tensor([PADDING]))
+    found = []
+    for ids in (narrow, full):
+        made.zero_grad()
+        vectors = made(ids)
+        vectors.square().sum().backward()
+        found.append([vectors, *(weight.grad.clone() for weight in made.parameters())])
+    assert all(torch.allclose(one, other, rtol=0, atol=1e-12) for one, other in zip(*found, strict=True))
+    each = torch.cat([made(characters(word)) for word in words])
+    assert torch.allclose(found[0][0], each, rtol=0, atol=1e-12)
+    assert fit_words(full[:, :48], 50, reach=made.padding).shape[1] == 50
+
+
+def test_filters_are_those_of_a_convolution() -> None:
+    torch.manual_seed(0)
+    made, ids = cnn().double(), characters("iron", "x", "hammers", most=12).long()
+    x = torch.nn.functional.embedding(ids, made.embeddings.weight).transpose(1, 2)
+    parts = [
+        torch.nn.functional.conv1d(x, layer.weight.unflatten(1, (4, -1)), layer.bias).amax(2) for layer in made.filters
+    ]
+    expected = made.project(made.highway[0](torch.cat(parts, 1).relu()))
+    assert torch.allclose(made(ids), expected, rtol=0, atol=1e-12)
+
+
+def test_the_gradient_of_windows() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 6, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.equal(_Windows.apply(x, 2)[1, 4], x[1, 4:6].flatten())
+    assert all(torch.autograd.gradcheck(lambda x, reach=reach: _Windows.apply(x, reach), x) for reach in (1, 4, 6))
 
 
 def test_long_words_are_cut_as_in_the_published_code() -> None:

@@ -156,7 +156,8 @@ class ELMo(Encoder):
 
     def _word_vectors(self, batch: Batch) -> Tensor:
         """[T, P]; each distinct word of the batch is computed once."""
-        words_NC, index_T = distinct_words(batch, most=self.config.max_characters, vocabulary=self.vocabulary)
+        limits = {"most": self.config.max_characters, "reach": self.words.padding}
+        words_NC, index_T = distinct_words(batch, **limits, vocabulary=self.vocabulary)
         return F.embedding(index_T, self.words(words_NC))  # its backward sums in float32, in a fixed order
 
     def _state(self, batch: Batch, state: State | None) -> list[tuple[Tensor, Tensor]] | None:

@@ -43,6 +43,29 @@ class _Lookup(torch.autograd.Function):
         return torch.bmm(one_hot_CVN, grad_NCE.transpose(0, 1)).sum(0), None
 
 
+class _Windows(torch.autograd.Function):
+    """All windows of `reach` characters [N, C, E] -> [N, C - reach + 1, reach * E].
+
+    The gradient is a sum of slices: `unfold` has a kernel for it that is many times slower.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_NCE: Tensor, reach: int) -> Tensor:
+        ctx.reach = reach
+        return x_NCE.unfold(1, reach, 1).transpose(2, 3).flatten(2)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (grad_NWR,), reach = gradients, ctx.reach
+        count, windows, _ = grad_NWR.shape
+        parts = grad_NWR.unflatten(2, (reach, -1)).unbind(2)
+        grad_NCE = grad_NWR.new_zeros(count, windows + reach - 1, parts[0].shape[-1])
+        for first, part_NWE in enumerate(parts):
+            grad_NCE[:, first : first + windows] += part_NWE
+        return grad_NCE, None
+
+
 class Highway(nn.Module):
     """g · f(W x + b) + (1 - g) · x with g = sigmoid(V x + c)."""
 
@@ -56,7 +79,11 @@ class Highway(nn.Module):
 
 
 class CharacterCNN(nn.Module):
-    """Convolutions over all characters of a word and its padding; the maximum over time, and then the activation."""
+    """Convolutions over all characters of a word and its padding; the maximum over time, and then the activation.
+
+    In the published code, words are padded to 50 characters. Since windows of padding alone are equal, one of them
+    is enough: `padding` columns after the longest word.
+    """
 
     def __init__(
         self, filters: Sequence[tuple[int, int]], projection: int, *, width: int, highway: int, activation: str
@@ -64,9 +91,10 @@ class CharacterCNN(nn.Module):
         """`filters`: (characters, number) of each kind; `width`: of a character; `highway`: number of such layers."""
         super().__init__()
         self.embeddings = nn.Embedding(TABLE, width)
-        # linear layers over [E, characters] windows: products are faster than convolutions of so few channels
+        # weights [filters, E * characters]: products of windows are faster than convolutions of so few channels
         self.filters = nn.ModuleList(nn.Linear(width * reach, count) for reach, count in filters)
         self.reaches = [reach for reach, _ in filters]
+        self.padding = max(self.reaches)
         size = sum(count for _, count in filters)
         self.highway = nn.ModuleList(Highway(size) for _ in range(highway))
         self.project = nn.Linear(size, projection)
@@ -103,8 +131,10 @@ class CharacterCNN(nn.Module):
             x_NCE = x_NCE.to(torch.get_autocast_dtype(device))
         parts = []
         for layer, reach in zip(self._each(), self.reaches, strict=True):
-            windows = x_NCE.unfold(1, reach, 1).flatten(2)  # [N, C - reach + 1, E * reach]
-            parts.append((F.linear(windows, layer.weight).amax(1) + layer.bias).to(x_NCE.dtype))
+            windows: Tensor = _Windows.apply(x_NCE, reach)  # type: ignore[no-untyped-call]
+            weight = layer.weight.unflatten(1, (-1, reach)).transpose(1, 2).flatten(1)  # [filters, reach * E]
+            # not amax, which divides gradients among equal windows: that takes several passes over all outputs
+            parts.append((F.linear(windows, weight).max(1).values + layer.bias).to(x_NCE.dtype))
         x_NK = self.activation(torch.cat(parts, -1))
         for highway in self.highway:
             x_NK = highway(x_NK)
@@ -112,29 +142,37 @@ class CharacterCNN(nn.Module):
         return x_NP
 
 
-def distinct_words(batch: Batch, *, most: int, vocabulary: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The characters of the distinct words of a batch [N, most], and which of them each token is [T].
+def distinct_words(
+    batch: Batch, *, most: int, reach: int = 0, vocabulary: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The characters of the distinct words of a batch [N, C], and which of them each token is [T].
+
+    Words are cut after `most` characters; `reach` columns of padding are added as far as `most` allows.
 
     They are those of the batch, however it has them; where only ids are known, those of the tokens of the `vocabulary`
     [V, C], or without it the bytes of the ids.
     """
     if batch.spellings is not None and batch.spelling_ids is not None:
-        return fit_words(batch.spellings, most), batch.spelling_ids.flatten()
+        return fit_words(batch.spellings, most, reach), batch.spelling_ids.flatten()
     if batch.characters is not None:
-        cut = fit_words(batch.characters.flatten(0, 1), most)
+        cut = fit_words(batch.characters.flatten(0, 1), most, reach)
         words_NC, index_T = torch.unique(cut, dim=0, return_inverse=True)
         warn_of_equal_words(batch.characters.flatten(0, 1), len(words_NC), most=most)
         return words_NC, index_T
     ids, index_T = torch.unique(batch.input_ids.flatten(), return_inverse=True)
     words_NC = id_characters(ids) if vocabulary is None else vocabulary[ids]
-    return fit_words(words_NC, most), index_T
+    return fit_words(words_NC, most, reach), index_T
 
 
-def fit_words(characters_NC: Tensor, most: int) -> Tensor:
-    """The characters in `most` columns: of longer words the first bytes and the end mark."""
+def fit_words(characters_NC: Tensor, most: int, reach: int = 0) -> Tensor:
+    """The characters and `reach` columns of padding, together at most `most` columns.
+
+    Of words that are longer the first bytes and the end mark remain.
+    """
     width = characters_NC.shape[1]
     if width <= most:
-        return characters_NC if width == most else F.pad(characters_NC, (0, most - width), value=PADDING)
+        added = min(reach, most - width)
+        return F.pad(characters_NC, (0, added), value=PADDING) if added else characters_NC
     cut = characters_NC[:, :most].clone()
     cut[:, -1] = torch.where(cut[:, -1] == PADDING, PADDING, WORD_END)
     return cut

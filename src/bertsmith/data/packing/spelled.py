@@ -1,4 +1,7 @@
-"""The rows of any packing with the characters of their words, from shards that keep the spelling of unknown words."""
+"""The rows of any packing with the characters of their words, from shards that keep the spelling of unknown words.
+
+The characters of a batch are as wide as its longest word needs.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.data.shards import SpelledShards
 from bertsmith.tokenizers.spelling import PADDING, Characters, spell_bytes
 
-MULTIPLE = 64  # of the number of distinct words: fewer different shapes
+MULTIPLE, COLUMNS = 64, 8  # of which the numbers of distinct words and of columns are multiples: fewer shapes
 
 
 class SpelledPacking(Packing):
@@ -38,6 +41,8 @@ class SpelledPacking(Packing):
             characters = spell_bytes(self.shards.unknown_words(keys[outside].astype(np.int64) - size), most=width)
             spellings[outside] = PADDING
             spellings[outside, : characters.shape[1]] = characters
+        longest = int(np.count_nonzero(spellings != PADDING, axis=1).max())
+        spellings = spellings[:, : -(-max(longest, 1) // COLUMNS) * COLUMNS]
         changes: dict[str, Any] = {"input_ids": self._ids(packed.input_ids), "spellings": spellings}
         if packed.next_ids is not None:
             changes["next_ids"] = self._ids(packed.next_ids)
