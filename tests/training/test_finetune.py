@@ -324,6 +324,21 @@ def test_bad_input(model: Path, tmp_path: Path) -> None:
     assert (process.returncode, "did you mean classification?" in process.stderr) == (78, True)
 
 
+@pytest.mark.parametrize("compiles", [True, False])
+def test_batches_have_one_shape_where_the_model_is_compiled(
+    compiles: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recurrent layers are not: they would go through the padding of every batch."""
+
+    def loader(*_: Any, static_shape: bool, **__: Any) -> FinetuneLoader:
+        raise StoppedError(f"static_shape={static_shape}")
+
+    monkeypatch.setattr(Model, "compiles", property(lambda self: compiles))
+    monkeypatch.setattr(finetuning, "FinetuneLoader", loader)
+    with pytest.raises(StoppedError, match=f"static_shape={compiles}"):
+        finetune(tuning_of("classification", model, tmp_path), tmp_path / "run", device="cpu", quiet=True)
+
+
 @pytest.mark.parametrize(
     ("peak", "compute", "capturable", "expected"),
     [

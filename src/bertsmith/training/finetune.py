@@ -137,14 +137,16 @@ def finetune(
     with ExitStack() as stack:
         world = stack.enter_context(join_process_group(choose_device(device)))
         stop_signal = stack.enter_context(StopSignal())
-        loader = _make_loader(settings, data, tokenizer, world, static_shape=replacement is None)
+        # other models read from the host, or take time for padding: recurrent layers go through every position
+        capturable = replacement is None and model.compiles
+        loader = _make_loader(settings, data, tokenizer, world, static_shape=capturable)
         trainer = Trainer(
             model if replacement is None else model.with_encoder(replacement),
             loader,
             plan=settings.plan(len(data.train)),
             optimizer=settings.optimizer,
             precision=settings.precision,
-            compute=resolve_compute(settings.compute, model, loader, capturable=replacement is None),
+            compute=resolve_compute(settings.compute, model, loader, capturable=capturable),
             world=world,
             stop_signal=stop_signal,
             seed=settings.seed,
@@ -249,7 +251,7 @@ def _make_loader(
 def resolve_compute(compute: ComputeConfig, model: Model, loader: FinetuneLoader, *, capturable: bool) -> ComputeConfig:
     """Decides on CUDA graphs and compilation by the estimated time of a step and of the run.
 
-    CUDA graphs need a `capturable` step: a replacement encoder may read from the host.
+    CUDA graphs need a `capturable` step: without a replacement encoder, which may read from the host, and compilable.
     """
     world = loader.world
     if world.device.type != "cuda" or not capturable:
