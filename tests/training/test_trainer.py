@@ -13,12 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model_fixtures import pretraining_model, random_rows, relative_difference
+from model_fixtures import (
+    SIZE,
+    VOCABULARY,
+    pretraining_model,
+    random_batch,
+    random_rows,
+    relative_difference,
+    small_bert_config,
+)
 from training.training_fixtures import ROWS, Toy, feed, same, snapshot, toy_batch, trainer
 
 from bertsmith.data.collate import collate
+from bertsmith.encoders import awd_lstm, elmo, seq2seq_lstm
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
+from bertsmith.objectives import classify
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.optimizers import adamw, bert_adam
 from bertsmith.training.plan import Schedule, TrainingPlan, Unfreeze
@@ -426,6 +436,37 @@ def test_a_second_signal_interrupts_immediately() -> None:
         stopper.request()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
+
+
+SIZES = {"width": 8, "vocab_size": SIZE, "dropout": 0.5}
+WITH_DROPOUT: dict[str, Any] = {
+    "bert": small_bert_config(layers=3, dropout=0.5, attention_dropout=0.5, pooler=False),
+    "awd_lstm": awd_lstm.Config(width=8, hidden=12, layers=3, vocab_size=SIZE, weight_dropout=0.5),
+    "elmo": elmo.Config(width=6, hidden=10, layers=3, filters=((1, 4), (2, 6)), highway=1, dropout=0.5),
+    "seq2seq_lstm": seq2seq_lstm.Config(**SIZES, layers=3, embedding_width=6),
+}
+
+
+@pytest.mark.parametrize("kind", WITH_DROPOUT)
+@pytest.mark.parametrize("trainable", [1, 2])
+def test_activations_of_frozen_groups_are_those_of_evaluation(kind: str, trainable: int) -> None:
+    """With the head alone trainable, that is all of an encoder; with another group, all but its top layer."""
+    head = classify.Config(labels=("a", "b"), pooling="mean")
+    model = Model.build(WITH_DROPOUT[kind], [head], vocabulary=VOCABULARY)
+    if isinstance(model.encoder, seq2seq_lstm.Seq2SeqLSTM):  # the decoder is its top group
+        trainable += trainable - 1
+    plan = TrainingPlan(steps=2, learning_rate=1e-3, unfreeze=(Unfreeze(after=0, groups=trainable),))
+    batch = random_batch([9, 4, 12], length=12, pairs=False)
+    batch = batch.replace(labels={"classify": torch.tensor([0, 1, 1])})
+    run = Trainer(model, lambda _: [batch], plan=plan, optimizer=bert_adam.Config())
+    next(run)
+    assert model.training
+    frozen = None if trainable == 1 else -1
+    in_training = model.encoder(batch, return_layers=True).layers
+    in_evaluation = model.eval().encoder(batch, return_layers=True).layers
+    own = batch.document_ids.flatten() > 0
+    same = [torch.equal(one[own], other[own]) for one, other in zip(in_training, in_evaluation, strict=True)]
+    assert all(same[:frozen])
 
 
 def test_frozen_groups_do_not_use_dropout() -> None:

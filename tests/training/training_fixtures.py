@@ -27,6 +27,7 @@ class Toy(nn.Module):
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
+            self.encoder = nn.Identity()  # has no parts of its own outside of the groups
             self.table = nn.Embedding(SIZE, WIDTH)
             self.middle = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.LayerNorm(WIDTH), nn.Dropout(dropout))
             self.heads = nn.ModuleDict({"word": nn.Linear(WIDTH, SIZE), "long": nn.Linear(WIDTH, 2)})

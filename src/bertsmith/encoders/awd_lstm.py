@@ -141,7 +141,7 @@ class AWDLSTM(Encoder):
         texts = None if batch.dense else TextTokens.of(batch)
         x_NME = self._embed(batch.input_ids if texts is None else batch.input_ids.flatten()[texts.indices])
         order_NM1 = self._reading_order(x_NME, texts)
-        x_NME = drop_variational(x_NME, self.config.scaled("input_dropout"), training=self.training)
+        x_NME = drop_variational(x_NME, self.config.scaled("input_dropout"), training=self.embeddings.training)
         outputs, after = self._run(_gathered(x_NME, order_NM1), self._state(batch, state, x_NME))
 
         def flat(output_NMW: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ class AWDLSTM(Encoder):
         """The embeddings [N, M, E]; in training some word types are dropped, at all their occurrences."""
         x_NME: Tensor = self.embeddings(ids_NM)
         dropout = self.config.scaled("embedding_dropout")
-        if not (self.training and self.embeddings.training and dropout):
+        if not (self.embeddings.training and dropout):
             return x_NME
         kept_V = x_NME.new_empty(self.config.vocab_size).bernoulli_(1 - dropout).div_(1 - dropout)
         return x_NME * kept_V[ids_NM][:, :, None]
@@ -222,9 +222,11 @@ class AWDLSTM(Encoder):
     def _layers(self, x_NME: Tensor, state: State) -> tuple[list[Tensor], State]:
         outputs: list[Tensor] = []
         after: list[Tensor] = []
-        for number, lstm in enumerate(self._each()):
-            if outputs:
-                x_NME = drop_variational(outputs[-1], self.config.scaled("hidden_dropout"), training=self.training)
+        lstms = self._each()
+        for number, lstm in enumerate(lstms):
+            if number:  # as everywhere, no dropout on the outputs of frozen layers
+                below = lstms[number - 1].training
+                x_NME = drop_variational(outputs[-1], self.config.scaled("hidden_dropout"), training=below)
             output, (hidden, cell) = lstm(x_NME, (state[2 * number], state[2 * number + 1]))
             outputs.append(output)
             after += [hidden, cell]

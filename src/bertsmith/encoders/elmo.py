@@ -177,14 +177,15 @@ class ELMo(Encoder):
         outputs: list[Tensor] = []
         after: list[Tensor] = []
         lengths_N = None if texts is None else texts.lengths()
+        below: nn.Module = self.words
         for number, lstm in enumerate(self._each()):
-            x_DMNP = F.dropout(x_DMNP, self.config.dropout, self.training)
+            x_DMNP = F.dropout(x_DMNP, self.config.dropout, below.training)  # none on the outputs of frozen layers
             output_DMNP, state = lstm(x_DMNP, None if states is None else states[number], lengths_N)
             if number and self.config.skip_connections:
                 output_DMNP = output_DMNP + x_DMNP
             outputs.append(output_DMNP)
             after += [each.transpose(0, 1).contiguous() for each in state]
-            x_DMNP = output_DMNP
+            x_DMNP, below = output_DMNP, lstm
         return outputs, tuple(after)
 
 

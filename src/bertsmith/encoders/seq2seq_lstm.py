@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
@@ -116,7 +117,6 @@ class Seq2SeqLSTM(EncoderDecoder):
         self.target = nn.Embedding(config.target_rows, config.embedding_width)
         sizes = {"width": config.embedding_width, "hidden": config.width, "layers": config.layers}
         self.decoder = InputFeedDecoder(**sizes, dropout=config.dropout)
-        self.dropout = nn.Dropout(config.dropout)
         self.init_weights()
 
     @torch.no_grad()
@@ -162,11 +162,13 @@ class Seq2SeqLSTM(EncoderDecoder):
     def _encode(self, batch: Batch, texts: TextTokens) -> _Encoded:
         x_NSE: Tensor = self.embeddings(batch.input_ids.flatten()[texts.indices])
         how: dict[str, Any] = {"batch_first": True, "enforce_sorted": False}
-        packed = pack_padded_sequence(self.dropout(x_NSE), texts.lengths().cpu(), **how)
+        # no dropout on the outputs of frozen layers
+        dropped_NSE = F.dropout(x_NSE, self.config.dropout, self.embeddings.training)
+        packed = pack_padded_sequence(dropped_NSE, texts.lengths().cpu(), **how)
         layers, hidden, cell = [x_NSE], list[Tensor](), list[Tensor]()
         for lstm in self.lstms:
             packed, (hidden_2NW, cell_2NW) = lstm(packed)
-            packed = _with_data(packed, self.dropout(packed.data))
+            packed = _with_data(packed, F.dropout(packed.data, self.config.dropout, lstm.training))
             layers.append(pad_packed_sequence(packed, batch_first=True)[0])
             hidden.append(torch.cat(tuple(hidden_2NW), -1))
             cell.append(torch.cat(tuple(cell_2NW), -1))

@@ -197,6 +197,7 @@ class Trainer:
         """Frozen layer groups get no gradients: they cost nothing and do not count in the norm."""
         trainable = tuple(rate is not None for rate in rates)
         self.module.train()
+        self.model.encoder.train(any(trainable[:-1]))  # an encoder may have dropout outside of its groups
         for group, trains in zip(self.model.layer_groups(), trainable, strict=True):
             group.train(trains)  # no dropout in frozen groups: their activations are fixed
         for parameter in self.parallel.parameters.values():
