@@ -213,6 +213,28 @@ def test_an_epoch_has_every_sample_once() -> None:
     assert order.take(17, 5) == taken[17:22]
 
 
+@pytest.mark.parametrize(("count", "size"), [(1000, 8), (37, 8), (5, 8), (16, 4)])
+def test_batches_have_examples_of_similar_length(count: int, size: int) -> None:
+    """Also of later epochs, where batches do not begin with the epoch; each epoch still has every sample once."""
+    sizes = np.random.default_rng(0).integers(1, 500, count)
+    order = SampleOrder(count, seed=3, sizes=sizes, batch_size=size)
+    taken = [number for _, number in order.take(0, 5 * count)]
+    for epoch in range(5):
+        assert sorted(taken[epoch * count : (epoch + 1) * count]) == list(range(count))
+    assert [number for _, number in order.take(count - 2, 4)] == taken[count - 2 : count + 2]
+    if count < 100:
+        return
+    batches = sizes[taken[: len(taken) // size * size]].reshape(-1, size)
+    spread = batches.max(1) - batches.min(1)
+    assert np.median(spread) < 20
+    assert np.mean(spread > 200) < 0.02, "one batch of each epoch consists of what is left over"
+    longest = batches.max(1)
+    assert abs(np.corrcoef(longest[:-1], longest[1:])[0, 1]) < 0.2, "short and long batches alternate at random"
+    random = [number for _, number in SampleOrder(count, seed=3).take(0, len(taken))]
+    padded = [sizes[some[: len(taken) // size * size]].reshape(-1, size).max(1).sum() for some in (taken, random)]
+    assert padded[0] < 0.7 * padded[1]
+
+
 def test_balanced_epochs_draw_each_class_equally_often_and_all_samples_of_it() -> None:
     classes = np.array([0] * 17 + [1] * 4 + [2] * 2)
     order = SampleOrder(23, seed=3, classes=classes)

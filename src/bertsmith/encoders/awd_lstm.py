@@ -46,6 +46,7 @@ class Config:
     # P-ULMFiT §3.3 and §4.1, fastai: text/learner.py
     # differs from fastai: frozen layers have no dropout
     finetuning: ClassVar[Mapping[str, Any]] = {
+        "group_by_length": True,
         "learning_rate": 0.01,
         "layer_decay": 1 / 2.6,
         "schedule": {"kind": "slanted_triangle"},

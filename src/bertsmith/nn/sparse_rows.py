@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -11,6 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.nn.row_threads import for_parts, parts, run
+
+# torch says so of every process that makes sparse tensors, also where each call chooses
+warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
 
 
 def sum_rows(gradients: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

@@ -244,6 +244,7 @@ def _make_loader(
         seed=settings.seed,
         world=world,
         classes=sampled_classes(settings, data),
+        group_by_length=settings.group_by_length,
         static_shape=static_shape,
     )
 

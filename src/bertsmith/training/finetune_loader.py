@@ -21,6 +21,7 @@ from bertsmith.training.plan import micro_batch_advice
 from bertsmith.training.prefetch import Prefetcher
 from bertsmith.types import Batch
 
+GROUPED = 50  # batches whose examples are sorted by length together
 
 def make_batch(
     features: Sequence[Features],
@@ -57,12 +58,16 @@ def _unlabelled(features: Features) -> list[Features]:
 class SampleOrder:
     """The endless order of training samples: each epoch is a permutation of its own.
 
-    With `classes`, the class of each sample, an epoch of the same size has all classes equally often.
+    With `classes`, the class of each sample, an epoch of the same size has all classes equally often. With `sizes`, the
+    tokens of each sample, the samples of a batch have similar sizes: of every `GROUPED` batches in a row those that are
+    next to each other in size, and the batches are in random order.
     """
 
     count: int
     seed: int
     classes: NDArray[np.int64] | None = None
+    sizes: NDArray[np.int64] | None = None
+    batch_size: int = 1
 
     def take(self, first: int, count: int) -> list[tuple[int, int]]:
         """(unique id, sample) of `count` positions of the order, from `first` on."""
@@ -76,6 +81,23 @@ class SampleOrder:
     def draw(self, epoch: int) -> NDArray[np.int64]:
         """The samples of an epoch."""
         generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
+        drawn = self._draw(generator)
+        return drawn if self.sizes is None else self._group(drawn, self.sizes, epoch, generator)
+
+    def _group(
+        self, drawn: NDArray[np.int64], sizes: NDArray[np.int64], epoch: int, generator: np.random.Generator
+    ) -> NDArray[np.int64]:
+        begun = min(-epoch * self.count % self.batch_size, self.count)  # that belong to the last batch of the epoch before
+        whole = (self.count - begun) // self.batch_size * self.batch_size
+        first, rest, last = np.split(drawn, [begun, begun + whole])
+        batches = list[NDArray[np.int64]]()
+        for begin in range(0, whole, GROUPED * self.batch_size):
+            some = rest[begin : begin + GROUPED * self.batch_size]
+            batches += np.split(some[np.argsort(sizes[some], kind="stable")], len(some) // self.batch_size)
+        mixed = [batches[number] for number in generator.permutation(len(batches))]
+        return np.concatenate([first, *mixed, last])
+
+    def _draw(self, generator: np.random.Generator) -> NDArray[np.int64]:
         if self.classes is None:
             permutation: NDArray[np.int64] = generator.permutation(self.count)
             return permutation
@@ -109,17 +131,19 @@ class FinetuneLoader(Prefetcher):
         seed: int,
         world: World,
         classes: NDArray[np.int64] | None = None,
+        group_by_length: bool = False,
         static_shape: bool = True,
     ) -> None:
         """`static_shape`: on a GPU all batches have one shape, so that one compiled or captured graph serves them.
 
-        `classes`: of the features, for balanced sampling.
+        `classes`: of the features, for balanced sampling. `group_by_length`: examples of similar length share a batch.
         """
         super().__init__(self._make, source="the task")
         self.features, self.heads, self.length, self.padding_id = features, heads, length, padding_id
         self.batch_size, self.world = batch_size, world
         self.micro_batch_size = micro_batch_size or max(batch_size // world.size, 1)
-        self.order, self.steps = SampleOrder(len(features), seed, classes), steps
+        sizes = np.array([sum(map(len, one.rows)) for one in features], np.int64) if group_by_length else None
+        self.order, self.steps = SampleOrder(len(features), seed, classes, sizes, batch_size), steps
         if batch_size % (self.micro_batch_size * world.size):
             sizes = f"micro-batches of {self.micro_batch_size} on {world.size} ranks"
             advice = micro_batch_advice(batch_size, self.micro_batch_size, world.size)

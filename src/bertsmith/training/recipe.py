@@ -244,6 +244,7 @@ class FinetuneConfig:
     precision: Precision = "auto"  # on CUDA bf16; weights and optimizer state stay fp32
     compute: ComputeConfig = field(default_factory=ComputeConfig)  # how steps are computed
     sampling: Literal["all", "balanced"] = "all"  # balanced: an epoch draws each class equally often
+    group_by_length: bool = False  # examples of similar length in a batch: less padding for recurrent encoders
     seed: int = 0  # of new heads, data order and dropout
     limit: int = 0  # training examples that are used; 0: all
     subset: Literal["first", "stratified"] = "first"  # which ones; stratified: drawn by class with the seed, nested
