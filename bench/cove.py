@@ -11,7 +11,7 @@ rest; `--stop-after` saves and ends it in time, with exit status 75.
   its BLEU on val, and all words of the vectors in its source vocabulary.
 - `tasks`: the biattentive classification network on SST-2 and IMDb, a BiLSTM tagger on CoNLL-2003; `cove` reads words
   and context vectors, `cove+embeddings` the words alone. TREC is not among our data: IMDb with as many labels as TREC
-  has (5,500, reviews cut to 200 words) stands in for it.
+  has (5,500, reviews cut to 200 words) stands in for it, with 5,000 reviews of its test set as dev examples.
 
 DATA has SST-2 (glue), eng.train, eng.testa and eng.testb (CoNLL-2003), train.jsonl and test.jsonl (IMDb).
 """
@@ -19,7 +19,7 @@ DATA has SST-2 (glue), eng.train, eng.testa and eng.testb (CoNLL-2003), train.js
 from __future__ import annotations
 
 import argparse
-import os
+import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,13 +36,19 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "vectors": ("minutes=2", f"encoder.width={WIDTH}"),
     "translation": ("encoder.fixed_embeddings=true", "steps=2000", "eval_every=0", "save_every=500"),
     "tasks": (
-        *("glue/sst-2:epochs=3", "conll:epochs=10", "conll:head.recurrent=bilstm", "conll:head.recurrent_width=300"),
+        *(
+            "glue/sst-2:epochs=3",
+            "glue/sst-2:batch_size=128",
+            "conll:epochs=10",
+            "conll:head.recurrent=bilstm",
+            "conll:head.recurrent_width=300",
+        ),
         *("classification:epochs=5", "classification:limit=5500", "classification:subset=stratified"),
         "classification:max_length=202",
     ),
 }
 TASKS = {"glue/sst-2": ".", "classification": "imdb", "conll/conll2003": "."}  # folders of their files below DATA
-IMDB = {"train.jsonl": "train.jsonl", "dev.jsonl": "test.jsonl"}
+DEV_REVIEWS = 5000  # of IMDb's test set
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -101,10 +107,8 @@ class Study:
     def tasks(self) -> None:
         """The table."""
         folder = self.work / "imdb"
-        folder.mkdir(exist_ok=True)
-        for name, own in IMDB.items():
-            if "classification" in self.options.tasks and not (folder / name).exists():
-                os.symlink((self.data / own).resolve(), folder / name)
+        if "classification" in self.options.tasks and not folder.exists():
+            self._link_reviews(folder)
         named = [f"{task}={folder if where == 'imdb' else self.data / where}" for task, where in TASKS.items()]
         tasks = [word for task in self.options.tasks for word in ("-t", task)]
         data = [word for one in named for word in ("--data", one)]
@@ -112,6 +116,14 @@ class Study:
         models = [f"cove={self.work / 'cove'}", "cove+embeddings"]
         how = ["--seeds", self.options.seeds, "--jobs", self.options.jobs, "-o", self.work / "tasks", *self.device]
         self.chain.run("tasks", ["ablate", *models, *tasks, *data, *changes, *how])
+
+    def _link_reviews(self, folder: Path) -> None:
+        """IMDb's training set, and as dev examples a random part of its test set."""
+        lines = (self.data / "test.jsonl").read_text(encoding="utf-8").rstrip("\n").split("\n")
+        drawn = random.Random(0).sample(lines, min(DEV_REVIEWS, len(lines)))
+        folder.mkdir()
+        (folder / "dev.jsonl").write_text("\n".join(drawn) + "\n", encoding="utf-8")
+        (folder / "train.jsonl").symlink_to((self.data / "train.jsonl").resolve())
 
     def _pairs(self, split: str, language: str) -> Path:
         found = sorted((self.data / MULTI30K).rglob(f"{split}.{language}*"))

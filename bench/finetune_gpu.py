@@ -27,7 +27,7 @@ from bertsmith.tasks import squad
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.training.distributed import World
-from bertsmith.training.finetune_loader import FinetuneLoader
+from bertsmith.training.finetune_loader import FinetuneLoader, SampleOrder
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import TrainingPlan
@@ -76,13 +76,12 @@ def bertsmith_run(
     total = WARMUP_STEPS + STEPS * options.rounds
     loader = FinetuneLoader(
         features,
-        "span",
+        ["span"],
+        SampleOrder(len(features), seed=0, batch_size=options.rows),
         length=options.length,
         padding_id=tokenizer.padding_id,
-        batch_size=options.rows,
         micro_batch_size=0,
         steps=total,
-        seed=0,
         world=world,
     )
     trainer = Trainer(

@@ -189,10 +189,11 @@ def test_micro_batches_and_ranks_get_the_same_samples(model: Path, tmp_path: Pat
     task = build_task(tuning)
     _, tokenizer, _ = open_with_head(tuning, task)
     ready = prepare(tuning, task, tokenizer, positions=64)
-    shared = {"length": 32, "padding_id": 0, "batch_size": 16, "steps": 4, "seed": 5}
+    order = SampleOrder(len(ready.train), seed=5, batch_size=16)
+    shared: dict[str, Any] = {"length": 32, "padding_id": 0, "steps": 4}
 
     def samples(micro: int, world: World, step: int) -> list[int]:
-        feeder = FinetuneLoader(ready.train, "tag", micro_batch_size=micro, world=world, **shared)
+        feeder = FinetuneLoader(ready.train, ["tag"], order, micro_batch_size=micro, world=world, **shared)
         return [
             int(batch.sample_ids.flatten()[first]) for batch in feeder(step) for first in batch.cls_positions.tolist()
         ]
@@ -264,9 +265,10 @@ def test_balanced_weights_and_sampling_in_a_run(model: Path, tmp_path: Path) -> 
     data = prepare(tuning, task, tokenizer, positions=64)
     classes = finetuning.sampled_classes(tuning, data)
     assert classes is not None
-    how: dict[str, Any] = {"length": 32, "padding_id": 0, "batch_size": 16, "steps": 9, "seed": 0, "classes": classes}
-    whole = FinetuneLoader(data.train, "classify", micro_batch_size=16, world=World(), **how)
-    parts = FinetuneLoader(data.train, "classify", micro_batch_size=4, world=World(), **how)
+    order = SampleOrder(len(data.train), seed=0, batch_size=16, classes=classes)
+    how: dict[str, Any] = {"length": 32, "padding_id": 0, "steps": 9, "world": World()}
+    whole = FinetuneLoader(data.train, ["classify"], order, micro_batch_size=16, **how)
+    parts = FinetuneLoader(data.train, ["classify"], order, micro_batch_size=4, **how)
     for step in range(4):
         with torch.no_grad():
             losses = [trained.eval()(batch) for batch in parts(step)]

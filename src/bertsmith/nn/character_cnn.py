@@ -59,7 +59,7 @@ class _Windows(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (grad_NWR,), reach = gradients, ctx.reach
         count, windows, _ = grad_NWR.shape
-        parts = grad_NWR.unflatten(2, (reach, -1)).unbind(2)
+        parts = grad_NWR.reshape(count, windows, reach, -1).unbind(2)
         grad_NCE = grad_NWR.new_zeros(count, windows + reach - 1, parts[0].shape[-1])
         for first, part_NWE in enumerate(parts):
             grad_NCE[:, first : first + windows] += part_NWE
@@ -132,7 +132,7 @@ class CharacterCNN(nn.Module):
         parts = []
         for layer, reach in zip(self._each(), self.reaches, strict=True):
             windows: Tensor = _Windows.apply(x_NCE, reach)  # type: ignore[no-untyped-call]
-            weight = layer.weight.unflatten(1, (-1, reach)).transpose(1, 2).flatten(1)  # [filters, reach * E]
+            weight = layer.weight.view(len(layer.weight), -1, reach).transpose(1, 2).flatten(1)  # [filters, reach * E]
             # not amax, which divides gradients among equal windows: that takes several passes over all outputs
             parts.append((F.linear(windows, weight).max(1).values + layer.bias).to(x_NCE.dtype))
         x_NK = self.activation(torch.cat(parts, -1))

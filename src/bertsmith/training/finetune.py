@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from bertsmith import config
@@ -29,7 +30,7 @@ from bertsmith.training.finetune_data import (
     prepare,
     sampled_classes,
 )
-from bertsmith.training.finetune_loader import FinetuneLoader
+from bertsmith.training.finetune_loader import FinetuneLoader, SampleOrder
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.loop import run_training
 from bertsmith.training.memory import MemoryEstimate, activation_bytes, tensor_bytes
@@ -233,18 +234,23 @@ def no_dev_note(data: TaskData, folder: Path) -> list[str]:
 def _make_loader(
     settings: FinetuneConfig, data: TaskData, tokenizer: Tokenizer, world: World, *, static_shape: bool
 ) -> FinetuneLoader:
+    sizes = np.array([sum(map(len, one.rows)) for one in data.train], np.int64)
+    order = SampleOrder(
+        len(data.train),
+        settings.seed,
+        settings.batch_size,
+        classes=sampled_classes(settings, data),
+        sizes=sizes if settings.group_by_length else None,
+    )
     return FinetuneLoader(
         data.train,
         list(data.task.heads),
+        order,
         length=data.max_length,
         padding_id=tokenizer.padding_id,
-        batch_size=settings.batch_size,
         micro_batch_size=settings.micro_batch_size,
         steps=settings.steps(len(data.train)),
-        seed=settings.seed,
         world=world,
-        classes=sampled_classes(settings, data),
-        group_by_length=settings.group_by_length,
         static_shape=static_shape,
     )
 

@@ -23,6 +23,7 @@ from bertsmith.types import Batch
 
 GROUPED = 50  # batches whose examples are sorted by length together
 
+
 def make_batch(
     features: Sequence[Features],
     heads: str | Collection[str],
@@ -65,9 +66,9 @@ class SampleOrder:
 
     count: int
     seed: int
+    batch_size: int = 1
     classes: NDArray[np.int64] | None = None
     sizes: NDArray[np.int64] | None = None
-    batch_size: int = 1
 
     def take(self, first: int, count: int) -> list[tuple[int, int]]:
         """(unique id, sample) of `count` positions of the order, from `first` on."""
@@ -87,7 +88,8 @@ class SampleOrder:
     def _group(
         self, drawn: NDArray[np.int64], sizes: NDArray[np.int64], epoch: int, generator: np.random.Generator
     ) -> NDArray[np.int64]:
-        begun = min(-epoch * self.count % self.batch_size, self.count)  # that belong to the last batch of the epoch before
+        # The first examples fill the last batch of the epoch before.
+        begun = min(-epoch * self.count % self.batch_size, self.count)
         whole = (self.count - begun) // self.batch_size * self.batch_size
         first, rest, last = np.split(drawn, [begun, begun + whole])
         batches = list[NDArray[np.int64]]()
@@ -122,28 +124,21 @@ class FinetuneLoader(Prefetcher):
         self,
         features: Sequence[Features],
         heads: Sequence[str],
+        order: SampleOrder,
         *,
         length: int,
         padding_id: int,
-        batch_size: int,
         micro_batch_size: int,
         steps: int,
-        seed: int,
         world: World,
-        classes: NDArray[np.int64] | None = None,
-        group_by_length: bool = False,
         static_shape: bool = True,
     ) -> None:
-        """`static_shape`: on a GPU all batches have one shape, so that one compiled or captured graph serves them.
-
-        `classes`: of the features, for balanced sampling. `group_by_length`: examples of similar length share a batch.
-        """
+        """`static_shape`: on a GPU all batches have one shape, so that one compiled or captured graph serves them."""
         super().__init__(self._make, source="the task")
         self.features, self.heads, self.length, self.padding_id = features, heads, length, padding_id
-        self.batch_size, self.world = batch_size, world
+        self.order, self.batch_size, self.steps, self.world = order, order.batch_size, steps, world
+        batch_size = order.batch_size
         self.micro_batch_size = micro_batch_size or max(batch_size // world.size, 1)
-        sizes = np.array([sum(map(len, one.rows)) for one in features], np.int64) if group_by_length else None
-        self.order, self.steps = SampleOrder(len(features), seed, classes, sizes, batch_size), steps
         if batch_size % (self.micro_batch_size * world.size):
             sizes = f"micro-batches of {self.micro_batch_size} on {world.size} ranks"
             advice = micro_batch_advice(batch_size, self.micro_batch_size, world.size)

@@ -27,6 +27,10 @@ Precision = Literal["auto", "fp8", "bf16", "fp32"]
 class Trainable(Protocol):
     """The model as training sees it; it is also an `nn.Module`."""
 
+    @property
+    def encoder(self) -> nn.Module:
+        """Its part below the heads: all layer groups but the last."""
+
     def corrupt(self, batch: Batch) -> Batch:
         """The batch with corrupted inputs and labels."""
 
