@@ -140,7 +140,7 @@ def task_files(base: Path) -> list[object]:
 
 def test_context_vectors_of_a_frozen_encoder_in_a_task(road: Path) -> None:
     """[word ; context] through the biattentive classification network; only the head is trained."""
-    settings = ["head.biattention_width=8", "epochs=8", "batch_size=16", "head.dropout=0", "learning_rate=5e-3"]
+    settings = ["head.biattention_width=8", "epochs=16", "batch_size=16", "head.dropout=0", "learning_rate=5e-3"]
     with threads(1):
         where = ["-o", road / "task", "--device", "cpu"]
         done("finetune", road / "run", "-t", "classification", *task_files(road), *where, *settings)

@@ -44,7 +44,7 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_a_language_model_a_task_and_predictions(road: Path, tmp_path: Path) -> None:
     evaluations = last_of_each_step(read_events(road / "run" / "events.jsonl"), "evaluation")
     assert evaluations[-1]["loss/bidirectional_lm"] < math.log(16) - 0.1, "of the full softmax"
-    tuned = ["-o", tmp_path / "tuned", "--device", "cpu", "batch_size=16", "epochs=6", "learning_rate=0.03", *HEAD]
+    tuned = ["-o", tmp_path / "tuned", "--device", "cpu", "batch_size=16", "epochs=10", "learning_rate=0.03", *HEAD]
     found = done("finetune", road / "run", *metals(road), *tuned)
     assert found[f"score/{found['main']}"] > 0.9, found
     settings = json.loads((tmp_path / "tuned" / "best" / "config.json").read_text())["objectives"]["classify"]

@@ -118,6 +118,7 @@ class FinetuneSettings(RunSettings, total=False):
     task_settings: Table
     tokenizer: PathLike
     sampling: Literal["all", "balanced"]
+    group_by_length: bool
     limit: int
     subset: Literal["first", "stratified"]
     metrics: str | Mapping[str, str]

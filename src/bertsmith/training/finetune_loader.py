@@ -22,6 +22,7 @@ from bertsmith.training.prefetch import Prefetcher
 from bertsmith.types import Batch
 
 GROUPED = 50  # batches whose examples are sorted by length together
+GROUPS = 4  # of such batches in an epoch, at least: those of a small task would be the same in all epochs
 
 
 def make_batch(
@@ -60,7 +61,7 @@ class SampleOrder:
     """The endless order of training samples: each epoch is a permutation of its own.
 
     With `classes`, the class of each sample, an epoch of the same size has all classes equally often. With `sizes`, the
-    tokens of each sample, the samples of a batch have similar sizes: of every `GROUPED` batches in a row those that are
+    tokens of each sample, the samples of a batch have similar sizes: of up to `GROUPED` batches in a row those that are
     next to each other in size, and the batches are in random order.
     """
 
@@ -93,8 +94,9 @@ class SampleOrder:
         whole = (self.count - begun) // self.batch_size * self.batch_size
         first, rest, last = np.split(drawn, [begun, begun + whole])
         batches = list[NDArray[np.int64]]()
-        for begin in range(0, whole, GROUPED * self.batch_size):
-            some = rest[begin : begin + GROUPED * self.batch_size]
+        size = self.batch_size * max(min(GROUPED, whole // self.batch_size // GROUPS), 1)
+        for begin in range(0, whole, size):
+            some = rest[begin : begin + size]
             batches += np.split(some[np.argsort(sizes[some], kind="stable")], len(some) // self.batch_size)
         mixed = [batches[number] for number in generator.permutation(len(batches))]
         return np.concatenate([first, *mixed, last])
