@@ -16,7 +16,7 @@ from typing import Any
 from bench.ten_minutes import results
 from bench.ten_minutes.held_out import CAUSAL, OBJECTIVE, HeldOutEvaluator
 from bertsmith import config
-from bertsmith.errors import ConfigError
+from bertsmith.errors import ConfigError, DataError
 from bertsmith.training.clock import TrainingLock
 from bertsmith.training.log import NAME as EVENTS
 from bertsmith.training.log import last_of_each_step, read_events
@@ -36,6 +36,7 @@ from bertsmith.training.timed import (
 EVAL_PREFIX = "held_out/"  # of held-out metrics in the log of a run
 GENERATOR = "generator_"  # prefix of the held-out metrics of ELECTRA's generator
 NEXT_SENTENCE, REPLACED_TOKEN, BASE_RATE = "next_sentence", "replaced_token", "base_rate"
+OWN_LOSS = "own_loss"  # held-out nats of the objectives of a recipe that predicts neither masked nor next tokens
 POINTS = 20  # of a curve
 FREQUENCIES = "unigram"  # loss of predicting words by their frequency
 LEFT = 1.5  # nats below the unigram loss at which the second plateau is left
@@ -65,7 +66,7 @@ class EvaluatorConfig:
 class Contest(TimedRun):
     """A run evaluated on the rows of all contestants."""
 
-    evaluator: HeldOutEvaluator
+    evaluator: HeldOutEvaluator | None  # None: the loss of the recipe's own objectives counts
 
     def measure(self, seconds: float) -> Evaluation:
         """One point of the curve."""
@@ -76,19 +77,26 @@ class Contest(TimedRun):
     def numbers(self, seconds: float) -> dict[str, float]:
         """The numbers of a point of the curve."""
         result = {"seconds": seconds, "step": self.trainer.steps_done, "tokens": self.trainer.tokens}
-        scores = self.evaluator.evaluate_model(self.model, self.trainer.world.device)
-        result |= asdict(scores) if scores else self._generator_scores()
+        result |= self._own_loss() if self.evaluator is None else self._scores(self.evaluator)
         if self.held_out and not {NEXT_SENTENCE, REPLACED_TOKEN}.isdisjoint(self.config.objectives):
             accuracies = self.trainer.evaluate(self.held_out).accuracies
             names = (NEXT_SENTENCE, REPLACED_TOKEN, BASE_RATE)
             result |= {name: accuracies[name] for name in names if name in accuracies}
         return result
 
-    def _generator_scores(self) -> dict[str, float]:
-        """The held-out scores of the masked LM that is trained beside the encoder, if there is one."""
+    def _scores(self, evaluator: HeldOutEvaluator) -> dict[str, float]:
+        """Held-out scores of the model, or of the masked LM that is trained beside the encoder, if there is one."""
+        device = self.trainer.world.device
+        if scores := evaluator.evaluate_model(self.model, device):
+            return asdict(scores)
         generator = self.model.auxiliary_models().get("generator")
-        scores = generator and self.evaluator.evaluate_model(generator, self.trainer.world.device)
+        scores = generator and evaluator.evaluate_model(generator, device)
         return {f"{GENERATOR}{name}": value for name, value in asdict(scores).items()} if scores else {}
+
+    def _own_loss(self) -> dict[str, float]:
+        if not self.held_out:
+            raise DataError(f"{self.data.folder} has no held-out text: prepare it with a larger --held-out")
+        return {OWN_LOSS: sum(self.trainer.evaluate(self.held_out).losses.values())}
 
 
 def pretrain(
@@ -116,7 +124,8 @@ def pretrain(
     if known is not None:
         return known
     with ExitStack() as stack:
-        evaluator = evaluator_config.build(opened, CAUSAL if CAUSAL in recipe.objectives else OBJECTIVE)
+        predicted = held_out_objective(recipe)
+        evaluator = evaluator_config.build(opened, predicted) if predicted else None
         fields = {"evaluator": evaluator, "every": evaluator_config.every}
         run = timed_run(Contest, stack, recipe, opened, folder, device=device, **fields)
         if lock is not None:
@@ -134,11 +143,20 @@ def pretrain(
         return results.read(folder / results.RESULT) or result
 
 
+def held_out_objective(recipe: Recipe) -> str | None:
+    """The objective by which held-out text is predicted; None where the recipe trains neither of the two."""
+    if CAUSAL in recipe.objectives:
+        return CAUSAL
+    return None if {OBJECTIVE, REPLACED_TOKEN}.isdisjoint(recipe.objectives) else OBJECTIVE
+
+
 def _result(
     name: str, run: Contest, about: Mapping[str, Any], last: Mapping[str, Any], evaluator_config: EvaluatorConfig
 ) -> dict[str, Any]:
     trainer, events = run.trainer, read_events(run.folder / EVENTS)
-    recorded, compiled = calls(run.folder), compile_times(run.folder)
+    recorded, compiled, evaluator = calls(run.folder), compile_times(run.folder), run.evaluator
+    left = evaluator and off_plateau(events, {call["step"] for call in recorded}, about, evaluator.objective)
+    judge = {} if evaluator is None else {"fingerprint": evaluator.fingerprint, "pieces": evaluator.pieces}
     return {
         "name": name,
         "code": "bertsmith",
@@ -151,12 +169,12 @@ def _result(
         "text_tokens": run.data.shards.tokens,
         "compile_seconds": compiled,
         "calls": len(recorded),
-        "off_plateau": off_plateau(events, {call["step"] for call in recorded}, about, run.evaluator.objective),
+        "off_plateau": left,
         **speed(trainer.tokens, trainer.seconds, trainer.steps_done, len(compiled), about),
         **{fact: about[fact] for fact in ("parameters", "device", "flops_per_token", "peak_flops")},
         "final": dict(last),
         "curve": ended(curve(events), last),
-        "judge": {"fingerprint": run.evaluator.fingerprint, "pieces": run.evaluator.pieces, **asdict(evaluator_config)},
+        "judge": {**judge, **asdict(evaluator_config)},
         "fingerprints": run.data.fingerprints,
         "settings": config.to_dict(run.config),
     }

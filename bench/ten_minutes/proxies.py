@@ -20,7 +20,7 @@ from typing import Any
 from bench.ten_minutes import results
 from bench.ten_minutes.contestants import recipe_of
 from bench.ten_minutes.pipeline import repeated
-from bench.ten_minutes.pretraining import BASE_RATE, GENERATOR, REPLACED_TOKEN
+from bench.ten_minutes.pretraining import BASE_RATE, GENERATOR, OWN_LOSS, REPLACED_TOKEN
 from bertsmith.config import did_you_mean
 from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 from bertsmith.system.durable import Disk
@@ -153,15 +153,20 @@ def _words(variant: Variant, output: Path, words: Sequence[str], minutes: float)
 def _report(name: str, output: Path, status: int) -> bool:
     """Prints the outcome of a variant; returns whether it has a result."""
     result = results.read(output / name / results.RESULT)
-    outcome = f"no result, exit status {status}" if result is None else f"{_loss(result):.4f} nats per byte"
+    unit = "nats" if result is not None and OWN_LOSS in result["final"] else "nats per byte"
+    outcome = f"no result, exit status {status}" if result is None else f"{_loss(result):.4f} {unit}"
     print(f"{name}: {outcome}", flush=True)
     return result is not None
 
 
 def _loss(run: Mapping[str, Any]) -> float:
-    """The held-out loss of the masked LM, or that of a generator; infinite without either."""
+    """The held-out loss of the language model, of a generator, or of the recipe's own objectives; else infinite."""
     final: Mapping[str, float] = run["final"]
-    return final.get(LOSS, final.get(GENERATOR + LOSS, math.inf))
+    return final.get(_loss_name(run), math.inf)
+
+
+def _loss_name(run: Mapping[str, Any]) -> str:
+    return next((name for name in (LOSS, GENERATOR + LOSS) if name in run["final"]), OWN_LOSS)
 
 
 def table(chosen: Sequence[Variant], output: Path, tasks: Sequence[str] = ()) -> str:
@@ -225,18 +230,18 @@ def _changed(variant: Variant, first: Variant) -> str:
 
 
 def _row(run: Mapping[str, Any], first: Mapping[str, Any], changed: str) -> list[str]:
-    final, goal = run["final"], _loss(first)
-    prefix = "" if LOSS in final else GENERATOR
-    reached = next((point["seconds"] for point in run["curve"] if point.get(prefix + LOSS, goal + 1) <= goal), None)
+    loss, goal, name = _loss(run), _loss(first), _loss_name(run)
+    reached = next((point["seconds"] for point in run["curve"] if point.get(name, goal + 1) <= goal), None)
+    each = run["final"].get(name.replace(LOSS, "nats_per_piece"))  # of the recipe's own objectives: nats per label
     return [
         run["name"],
         changed,
         f"{run['tokens'] / 1e6:,.1f} M",
         f"{run['tokens_per_second'] / 1e3:,.0f} k",
         f"{run['share_of_peak']:.1%}",
-        f"{final[f'{prefix}nats_per_piece']:.4f}",
-        f"{_loss(run):.4f}",
-        f"{goal - _loss(run):+.4f}",
+        f"{each:.4f}",
+        "–" if name == OWN_LOSS else f"{loss:.4f}",
+        f"{goal - loss:+.4f}",
         _seconds(reached),
         _seconds(run.get("off_plateau")),
     ]

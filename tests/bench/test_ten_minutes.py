@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -850,6 +851,29 @@ def test_variants_are_sorted_by_the_scores_of_the_judge(tmp_path: Path) -> None:
     assert [row.split()[1] for row in by_loss] == ["generator", "reference", "warm"]
 
 
+def test_other_objectives_are_compared_by_their_own_loss(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that predict neither masked nor next tokens, such as ELMo's or skip-gram's."""
+    (base / "vectors.toml").write_text(
+        """
+recipe = "word_vectors/tiny"
+set = ["encoder.width=8", "batch_size=8", "max_length=32", "eval_rows=16"]
+[variants]
+first = {}
+second = { set = ["learning_rate=1e-9"] }
+""",
+        encoding="utf-8",
+    )
+    arguments = ["--data", base / "t" / "shards", "-o", base / "vectors", "--minutes", 0.02, "--device", "cpu"]
+    assert call("proxies", base / "vectors.toml", *arguments) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"^first: 0\.\d+ nats$", told, re.MULTILINE)
+    rows = [line for line in told.splitlines() if line.startswith("|")][2:]
+    assert [row.split()[1] for row in rows] == ["first", "second"]
+    result = json.loads((base / "vectors" / "first" / "result.json").read_text(encoding="utf-8"))
+    assert f"| {result['final']['own_loss']:.4f} | – | +0.0000 |" in rows[0]
+    assert len(result["curve"]) > 1
+
+
 def test_tasks_need_a_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "v.toml").write_text(VARIANTS, encoding="utf-8")
     assert call("proxies", tmp_path / "v.toml", "--data", tmp_path, "-o", tmp_path / "out", "--tasks", tmp_path) == 78
@@ -860,7 +884,8 @@ def test_tasks_need_a_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     ("file", "count"),
     [
         *(("proxies.toml", 28), ("plateau.toml", 22), ("rotary.toml", 17), ("masking.toml", 13), ("quick.toml", 35)),
-        *(("electra.toml", 25), ("albert.toml", 10), ("roberta.toml", 9), ("gpt.toml", 11)),
+        *(("electra.toml", 25), ("albert.toml", 10), ("roberta.toml", 9), ("gpt.toml", 11), ("awd_lstm.toml", 10)),
+        *(("elmo.toml", 10), ("word_vectors.toml", 10), ("cove.toml", 10)),
     ],
 )
 def test_every_proxy_file_has_valid_recipes(file: str, count: int) -> None:
