@@ -36,13 +36,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "vectors": ("minutes=2", f"encoder.width={WIDTH}"),
     "translation": ("encoder.fixed_embeddings=true", "steps=2000", "eval_every=0", "save_every=500"),
     "tasks": (
-        *(
-            "glue/sst-2:epochs=3",
-            "glue/sst-2:batch_size=128",
-            "conll:epochs=10",
-            "conll:head.recurrent=bilstm",
-            "conll:head.recurrent_width=300",
-        ),
+        *("glue/sst-2:epochs=3", "glue/sst-2:batch_size=128"),
+        *("conll:epochs=10", "conll:head.recurrent=bilstm", "conll:head.recurrent_width=300"),
         *("classification:epochs=5", "classification:limit=5500", "classification:subset=stratified"),
         "classification:max_length=202",
     ),
@@ -107,8 +102,8 @@ class Study:
     def tasks(self) -> None:
         """The table."""
         folder = self.work / "imdb"
-        if "classification" in self.options.tasks and not folder.exists():
-            self._link_reviews(folder)
+        if "classification" in self.options.tasks and not (folder / "train.jsonl").exists():
+            self._write_reviews(folder)
         named = [f"{task}={folder if where == 'imdb' else self.data / where}" for task, where in TASKS.items()]
         tasks = [word for task in self.options.tasks for word in ("-t", task)]
         data = [word for one in named for word in ("--data", one)]
@@ -117,11 +112,11 @@ class Study:
         how = ["--seeds", self.options.seeds, "--jobs", self.options.jobs, "-o", self.work / "tasks", *self.device]
         self.chain.run("tasks", ["ablate", *models, *tasks, *data, *changes, *how])
 
-    def _link_reviews(self, folder: Path) -> None:
+    def _write_reviews(self, folder: Path) -> None:
         """IMDb's training set, and as dev examples a random part of its test set."""
         lines = (self.data / "test.jsonl").read_text(encoding="utf-8").rstrip("\n").split("\n")
         drawn = random.Random(0).sample(lines, min(DEV_REVIEWS, len(lines)))
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / "dev.jsonl").write_text("\n".join(drawn) + "\n", encoding="utf-8")
         (folder / "train.jsonl").symlink_to((self.data / "train.jsonl").resolve())
 

@@ -154,9 +154,11 @@ def _result(
     name: str, run: Contest, about: Mapping[str, Any], last: Mapping[str, Any], evaluator_config: EvaluatorConfig
 ) -> dict[str, Any]:
     trainer, events = run.trainer, read_events(run.folder / EVENTS)
-    recorded, compiled, evaluator = calls(run.folder), compile_times(run.folder), run.evaluator
-    left = evaluator and off_plateau(events, {call["step"] for call in recorded}, about, evaluator.objective)
-    judge = {} if evaluator is None else {"fingerprint": evaluator.fingerprint, "pieces": evaluator.pieces}
+    recorded, compiled = calls(run.folder), compile_times(run.folder)
+    judge, left = dict[str, Any](), None
+    if run.evaluator is not None:
+        judge = {"fingerprint": run.evaluator.fingerprint, "pieces": run.evaluator.pieces, **asdict(evaluator_config)}
+        left = off_plateau(events, {call["step"] for call in recorded}, about, run.evaluator.objective)
     return {
         "name": name,
         "code": "bertsmith",
@@ -174,7 +176,7 @@ def _result(
         **{fact: about[fact] for fact in ("parameters", "device", "flops_per_token", "peak_flops")},
         "final": dict(last),
         "curve": ended(curve(events), last),
-        "judge": {**judge, **asdict(evaluator_config)},
+        "judge": judge,
         "fingerprints": run.data.fingerprints,
         "settings": config.to_dict(run.config),
     }
@@ -186,7 +188,7 @@ def off_plateau(
     """Seconds of training until the loss is `LEFT` nats below the unigram loss; None: never.
 
     Runs have two plateaus: at the unigram loss, and a long one about a nat below, where the words of a text are known
-    but not their order. `unclocked`: the first step of each call, which compiles.
+    but not their order. `untimed`: the first step of each call, which compiles.
     """
     frequencies, recent, seconds = about.get(FREQUENCIES, {}).get(objective), deque[float](maxlen=STEADY), 0.0
     if frequencies is None:

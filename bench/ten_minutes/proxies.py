@@ -232,14 +232,14 @@ def _changed(variant: Variant, first: Variant) -> str:
 def _row(run: Mapping[str, Any], first: Mapping[str, Any], changed: str) -> list[str]:
     loss, goal, name = _loss(run), _loss(first), _loss_name(run)
     reached = next((point["seconds"] for point in run["curve"] if point.get(name, goal + 1) <= goal), None)
-    each = run["final"].get(name.replace(LOSS, "nats_per_piece"))  # of the recipe's own objectives: nats per label
+    per_piece = run["final"][OWN_LOSS if name == OWN_LOSS else name.replace(LOSS, "nats_per_piece")]
     return [
         run["name"],
         changed,
         f"{run['tokens'] / 1e6:,.1f} M",
         f"{run['tokens_per_second'] / 1e3:,.0f} k",
         f"{run['share_of_peak']:.1%}",
-        f"{each:.4f}",
+        f"{per_piece:.4f}",
         "–" if name == OWN_LOSS else f"{loss:.4f}",
         f"{goal - loss:+.4f}",
         _seconds(reached),

@@ -131,13 +131,15 @@ def _footnotes(runs: Runs) -> str:
     lines = []
     for name, run in runs.items():
         compiled = " + ".join(f"{seconds:.0f}" for seconds in run["compile_seconds"]) or "0"
-        prints = ", ".join(f"{kind} {value}" for kind, value in run["fingerprints"].items())
+        prints = [f"{kind} {value}" for kind, value in run["fingerprints"].items()]
+        judge = run["judge"].get("fingerprint")  # none where the loss is that of the recipe's own objectives
+        held_out = [f"held-out set {judge}"] if judge else []
         lines.append(
             f"- {name}: {run['device']}, {run['code']}, {run['parameters'] / 1e6:.1f} M parameters, "
             f"seed {run['seed']}, {run['steps']:,} steps, "
             f"{run['tokens'] / run['text_tokens']:.1f} epochs, "
             f"{compiled} s compilation in {run['calls']} call{'s' if run['calls'] > 1 else ''} (not counted), "
-            f"{prints}, held-out set {run['judge']['fingerprint']}"
+            f"{', '.join([*prints, *held_out])}"
         )
     return "\n".join(lines)
 

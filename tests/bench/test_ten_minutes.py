@@ -872,6 +872,10 @@ second = { set = ["learning_rate=1e-9"] }
     result = json.loads((base / "vectors" / "first" / "result.json").read_text(encoding="utf-8"))
     assert f"| {result['final']['own_loss']:.4f} | – | +0.0000 |" in rows[0]
     assert len(result["curve"]) > 1
+    assert call("table", base / "vectors") == 0
+    told = capsys.readouterr().out
+    assert "- second: cpu, bertsmith" in told
+    assert "held-out set" not in told
 
 
 def test_tasks_need_a_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

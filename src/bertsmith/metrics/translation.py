@@ -21,7 +21,7 @@ def translation_scores(translations: Sequence[str], references: Sequence[str]) -
     except ImportError as error:
         raise BertsmithError("BLEU and chrF need sacrebleu: pip install 'bertsmith[mt]'") from error
     scores: dict[str, Any] = {}
-    lowercase = BLEU(lowercase=True, force=True)  # without the warning of tokenized texts, which BLEU has printed
+    lowercase = BLEU(lowercase=True, force=True)  # force: BLEU() warns of tokenized texts already
     for name, metric in (("bleu", BLEU()), ("bleu_lowercase", lowercase), ("chrf", CHRF())):
         scores[name] = metric.corpus_score(list(translations), [list(references)]).score
         scores[f"{name}_signature"] = str(metric.get_signature())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bertsmith.nn.row_threads import for_parts, parts, run
 
-# torch says so of every process that makes sparse tensors, also where each call chooses
+# torch warns of its default once in every process, even though all calls here pass check_invariants
 warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
 
 

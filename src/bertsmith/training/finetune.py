@@ -234,13 +234,15 @@ def no_dev_note(data: TaskData, folder: Path) -> list[str]:
 def _make_loader(
     settings: FinetuneConfig, data: TaskData, tokenizer: Tokenizer, world: World, *, static_shape: bool
 ) -> FinetuneLoader:
-    sizes = np.array([sum(map(len, one.rows)) for one in data.train], np.int64)
+    sizes = None
+    if settings.group_by_length:
+        sizes = np.array([sum(map(len, one.rows)) for one in data.train], np.int64)
     order = SampleOrder(
         len(data.train),
         settings.seed,
         settings.batch_size,
         classes=sampled_classes(settings, data),
-        sizes=sizes if settings.group_by_length else None,
+        sizes=sizes,
     )
     return FinetuneLoader(
         data.train,

@@ -21,8 +21,8 @@ from bertsmith.training.plan import micro_batch_advice
 from bertsmith.training.prefetch import Prefetcher
 from bertsmith.types import Batch
 
-GROUPED = 50  # batches whose examples are sorted by length together
-GROUPS = 4  # of such batches in an epoch, at least: those of a small task would be the same in all epochs
+BATCHES_PER_GROUP = 50  # at most; examples are sorted by length within a group of batches
+MIN_GROUPS = 4  # in an epoch: with one group, the batches of a small task would be the same in all epochs
 
 
 def make_batch(
@@ -61,8 +61,8 @@ class SampleOrder:
     """The endless order of training samples: each epoch is a permutation of its own.
 
     With `classes`, the class of each sample, an epoch of the same size has all classes equally often. With `sizes`, the
-    tokens of each sample, the samples of a batch have similar sizes: of up to `GROUPED` batches in a row those that are
-    next to each other in size, and the batches are in random order.
+    tokens of each sample, the samples of a batch have similar sizes: samples are sorted by size within groups of up to
+    `BATCHES_PER_GROUP` batches, and the batches are shuffled.
     """
 
     count: int
@@ -89,17 +89,17 @@ class SampleOrder:
     def _group(
         self, drawn: NDArray[np.int64], sizes: NDArray[np.int64], epoch: int, generator: np.random.Generator
     ) -> NDArray[np.int64]:
-        # The first examples fill the last batch of the epoch before.
+        # the first samples complete the last batch of the epoch before
         begun = min(-epoch * self.count % self.batch_size, self.count)
         whole = (self.count - begun) // self.batch_size * self.batch_size
         first, rest, last = np.split(drawn, [begun, begun + whole])
         batches = list[NDArray[np.int64]]()
-        size = self.batch_size * max(min(GROUPED, whole // self.batch_size // GROUPS), 1)
+        size = self.batch_size * max(min(BATCHES_PER_GROUP, whole // self.batch_size // MIN_GROUPS), 1)
         for begin in range(0, whole, size):
             some = rest[begin : begin + size]
             batches += np.split(some[np.argsort(sizes[some], kind="stable")], len(some) // self.batch_size)
-        mixed = [batches[number] for number in generator.permutation(len(batches))]
-        return np.concatenate([first, *mixed, last])
+        shuffled = [batches[number] for number in generator.permutation(len(batches))]
+        return np.concatenate([first, *shuffled, last])
 
     def _draw(self, generator: np.random.Generator) -> NDArray[np.int64]:
         if self.classes is None:
@@ -138,8 +138,8 @@ class FinetuneLoader(Prefetcher):
         """`static_shape`: on a GPU all batches have one shape, so that one compiled or captured graph serves them."""
         super().__init__(self._make, source="the task")
         self.features, self.heads, self.length, self.padding_id = features, heads, length, padding_id
-        self.order, self.batch_size, self.steps, self.world = order, order.batch_size, steps, world
-        batch_size = order.batch_size
+        self.order, self.steps, self.world = order, steps, world
+        self.batch_size = batch_size = order.batch_size
         self.micro_batch_size = micro_batch_size or max(batch_size // world.size, 1)
         if batch_size % (self.micro_batch_size * world.size):
             sizes = f"micro-batches of {self.micro_batch_size} on {world.size} ranks"
