@@ -171,15 +171,21 @@ class TestEveryEncoder:
         other.load_state_dict(encoder.state_dict())
         assert torch.equal(other(batch).last_hidden, encoder(batch).last_hidden)
 
-    def test_compiles_as_one_graph_where_declared(self, kind: str, change: dict[str, Any]) -> None:
-        encoder, batch = build(kind, change), text_batch(kind, LENGTHS, length=40, pack=True)
-        if not encoder.compiles:
-            pytest.skip("declares that it does not compile")
-        torch.compiler.reset()  # encoders share code, and torch limits recompilations of one function
-        compiled = torch.compile(encoder, fullgraph=True, backend="eager")
-        indices = {"one": torch.tensor([3, 0, 0, 90])}
-        actual, expected = (run(batch, indices=indices).at("one") for run in (compiled, encoder))
-        assert relative_difference(actual, expected) < 1e-6
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    # compiling takes a second: other settings than the defaults are slow tests
+    [pytest.param(*case.values, id=case.id, marks=[pytest.mark.slow] if case.values[1] else []) for case in CASES],
+)
+def test_compiles_as_one_graph_where_declared(kind: str, change: dict[str, Any]) -> None:
+    encoder, batch = build(kind, change), text_batch(kind, LENGTHS, length=40, pack=True)
+    if not encoder.compiles:
+        pytest.skip("declares that it does not compile")
+    torch.compiler.reset()  # encoders share code, and torch limits recompilations of one function
+    compiled = torch.compile(encoder, fullgraph=True, backend="eager")
+    indices = {"one": torch.tensor([3, 0, 0, 90])}
+    actual, expected = (run(batch, indices=indices).at("one") for run in (compiled, encoder))
+    assert relative_difference(actual, expected) < 1e-6
 
 
 def test_bert_is_among_them() -> None:

@@ -88,6 +88,7 @@ def test_the_same_bytes_for_any_number_of_workers(world: dict[str, Any], tmp_pat
     assert digest(tmp_path / "1") == digest(tmp_path / "2") == digest(tmp_path / "3")
 
 
+@pytest.mark.slow
 def test_ray_writes_the_same_bytes(world: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("ray")
     prepare(world, tmp_path / "local", limit=300)

@@ -169,6 +169,7 @@ def test_an_interrupted_study_resumes(model: Path, tmp_path: Path, monkeypatch: 
         )
 
 
+@pytest.mark.slow
 def test_parallel_taggers_equal_sequential_ones(model: Path, tmp_path: Path) -> None:
     """In processes of their own."""
     labelled = words(model, tmp_path, "--seeds", "2", "--json", "--layers", "embeddings,top", "epochs=2")

@@ -254,6 +254,7 @@ def test_what_a_model_cannot_do_is_an_empty_field(
     assert table.main_table(result).rows[1][-1] == table.EMPTY
 
 
+@pytest.mark.slow
 def test_runs_in_parallel_have_the_same_scores(base: Path, tmp_path: Path, untrained: None) -> None:
     how: dict[str, Any] = {"models": ("none",), "seeds": 2}
     alone, together = (

@@ -48,7 +48,6 @@ class Config:
     reads_spelling: ClassVar[bool] = True  # in pre-training too: shards must keep the spelling of words
     # the encoder is frozen, and its layers are mixed (P-ELMo §3.2, §3.3)
     finetuning: ClassVar[Mapping[str, Any]] = {
-        "group_by_length": True,
         "learning_rate": 1e-3,
         "unfreeze": [{"after": 0.0, "groups": 1}],
         "epochs": 10.0,

@@ -39,7 +39,6 @@ class Config:
 
     # the paper's frozen encoder, Adam at 1e-3 and a dropout from 0.1 to 0.3; batch size, epochs and clipping are ours
     finetuning: ClassVar[Mapping[str, Any]] = {
-        "group_by_length": True,
         "unfreeze": [{"after": 0.0, "groups": 1}],
         "learning_rate": 1e-3,
         "batch_size": 64,

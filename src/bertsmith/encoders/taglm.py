@@ -52,7 +52,6 @@ class Config(FeatureConfig):
     # P-TagLM §3.3: from the best epoch on a tenth of the learning rate for five epochs, then a hundredth for five
     # differs from the paper: both follow five epochs without improvement, and continue from the last weights
     finetuning: ClassVar[Mapping[str, Any]] = {
-        "group_by_length": True,
         "learning_rate": 1e-3,
         "warmup": 0.0,
         "schedule": {"kind": "reduce_on_plateau", "reduction": 0.1, "patience": 4, "floor": 0.01},
