@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -207,6 +208,23 @@ def test_finished_pre_training_serves_another_task(base: Path, tmp_path: Path, u
     assert main.headings[-1] == "Mean"
     means = [result["rows"][0]["cells"][task]["score"]["mean"] for task in ("classification", "tagging")]
     assert main.rows[1][-1] == f"{50 * sum(means):.1f}"
+
+
+def test_finished_rows_need_no_weights(base: Path, tmp_path: Path, untrained: None) -> None:
+    """A study may go on on another machine with the results alone, without the text and the weights."""
+    how: dict[str, Any] = {"seeds": 1, "models": ("word-vectors", "bert")}
+    before = lineage(study_of(base, tmp_path / "a", **how), quiet=True)
+    left_out = shutil.ignore_patterns("*.safetensors", "text")
+    shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=left_out)
+    how["models"] = ("none", "word-vectors", "bert")
+    row = ("text/wordpiece", "pretrain/none", "evaluate/none", "tasks/none")
+    after = lineage(study_of(base, tmp_path / "b", **how), only=row, quiet=True)
+    scores = [[row["cells"]["classification"]["scores"] for row in one["rows"]] for one in (before, after)]
+    assert scores[0] == scores[1][1:]
+    assert not (tmp_path / "b" / "pretrain" / "bert" / "last" / "model.safetensors").exists()
+    assert lineage(study_of(base, tmp_path / "b", **how), quiet=True)["rows"] == after["rows"]
+    with pytest.raises(ConfigError, match=r"pretrain/vectors has no weights any more: remove that folder to train it"):
+        lineage(study_of(base, tmp_path / "b", **how | {"seeds": 2}), quiet=True)
 
 
 def test_a_stopped_study_resumes(base: Path, tmp_path: Path, untrained: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -343,12 +343,13 @@ def find_task(name: str) -> Any:
 
 
 def make_finetune_config(
-    task: Any, model: str | Path, files: Mapping[str, str | Path], changes: Changes
+    task: Any, model: str | Path, files: Mapping[str, str | Path], changes: Changes, *, encoder: str = ""
 ) -> FinetuneConfig:
     """The settings of a run; `task`: its name, its config, the path of a fine-tuning recipe, or several tasks by name.
 
     Settings of the task and of the head are `task.…` and `head.…`. The files given replace those of a recipe. Where the
-    paper of the model's encoder has fine-tuning settings of its own, they are the defaults.
+    paper of the model's encoder has fine-tuning settings of its own, they are the defaults. `encoder`: its kind; by
+    default it is read from the model folder.
     """
     paths = {name: str(path) for name, path in files.items()}
     if isinstance(task, str) and task.endswith(FILES):
@@ -362,7 +363,7 @@ def make_finetune_config(
         task = find_task(task) if isinstance(task, str) else task
         heads: dict[str, Any] = {name: {} for name in getattr(task, "tasks", ())}
         settings = FinetuneConfig(task=task, model=str(model), files=paths, head=heads)
-        settings = config.update(settings, finetuning_settings(str(model), encoder_kind(changes)))
+        settings = config.update(settings, finetuning_settings(str(model), encoder_kind(changes) or encoder))
     return config.update(settings, changes) if isinstance(changes, Mapping) else config.override(settings, changes)
 
 

@@ -72,6 +72,11 @@ def weights_fingerprint(folder: Path) -> str:
     return next((file.sha256[:16] for name, file in files.items() if name.endswith(".safetensors")), "")
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether no file of a finished model has been removed."""
+    return all((folder / name).is_file() for name in read_checksums(folder) or {})
+
+
 def _without_folder(key: dict[str, Any]) -> dict[str, Any]:
     """The study may be moved: the folder of the stage before is not a setting."""
     return {**key, "settings": {name: value for name, value in key["settings"].items() if name != "start"}}

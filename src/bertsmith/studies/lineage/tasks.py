@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bertsmith import config
+from bertsmith import config, recipes
 from bertsmith.errors import (
     BertsmithError,
     ConfigError,
@@ -27,7 +27,7 @@ from bertsmith.evaluation.tables import baseline
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.objectives.objective import objective_class
 from bertsmith.reports.run_history import is_finished, read_run
-from bertsmith.studies.lineage.models import LineageModel
+from bertsmith.studies.lineage.models import STAGES, LineageModel
 from bertsmith.studies.lineage.pretraining import model_of, weights_fingerprint
 from bertsmith.studies.lineage.settings import PRETRAIN, TASKS, LineageConfig, is_part_finished
 from bertsmith.studies.stored_results import plain, read_result, write_result
@@ -244,9 +244,10 @@ def _settings(study: LineageConfig, row: str, model: LineageModel, setup: TaskSe
         changes.append(f"encoder.features={json.dumps([str(model_of(study, one)) for one in model.features])}")
     changes += model.tagging if tags else ()
     changes += [f"learning_rate={model.rate[study.size]:g}"] if model.rate else []
-    return make_finetune_config(
-        setup.task, model_of(study, model.stage), setup.files, [*changes, *setup.changes, *study.tuning(row)]
-    )
+    changes += [*setup.changes, *study.tuning(row)]
+    encoder = config.to_dict(recipes.find(STAGES[study.size][model.stage].recipe))["encoder"]["kind"]
+    folder = model_of(study, model.stage)
+    return make_finetune_config(setup.task, folder, setup.files, changes, encoder=encoder)
 
 
 def _shown_texts(example: Example) -> str:
