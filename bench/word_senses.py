@@ -3,8 +3,8 @@
     PYTHONPATH=src python bench/word_senses.py bench/word_senses/play.txt MODEL...
 
 A line of the file is a sentence with one marked word, such as `the *play* began`; an empty line separates the senses.
-For every layer: of how many sentences the nearest other one has the word in the same sense, and the mean cosine
-similarity of sentences of the same sense and of different ones. Layer 0 of a model without positions is the vector of
+For every layer, the table has the number of sentences whose nearest neighbour uses the word in the same sense, and the
+mean cosine similarity within a sense and between senses. Layer 0 of a model without positions is the vector of
 the word alone, the same in all sentences. "By chance" is the expectation with a random neighbour.
 """
 

@@ -211,7 +211,7 @@ def test_finished_pre_training_serves_another_task(base: Path, tmp_path: Path, u
 
 
 def test_finished_rows_need_no_weights(base: Path, tmp_path: Path, untrained: None) -> None:
-    """A study may go on on another machine with the results alone, without the text and the weights."""
+    """The results alone, without text and weights, are enough to continue a study on another machine."""
     how: dict[str, Any] = {"seeds": 1, "models": ("word-vectors", "bert")}
     before = lineage(study_of(base, tmp_path / "a", **how), quiet=True)
     left_out = shutil.ignore_patterns("*.safetensors", "text")
@@ -225,6 +225,10 @@ def test_finished_rows_need_no_weights(base: Path, tmp_path: Path, untrained: No
     assert lineage(study_of(base, tmp_path / "b", **how), quiet=True)["rows"] == after["rows"]
     with pytest.raises(ConfigError, match=r"pretrain/vectors has no weights any more: remove that folder to train it"):
         lineage(study_of(base, tmp_path / "b", **how | {"seeds": 2}), quiet=True)
+    shutil.rmtree(tmp_path / "b" / "pretrain" / "bert" / "last")
+    shutil.rmtree(tmp_path / "b" / "evaluate" / "bert")
+    with pytest.raises(ConfigError, match=r"pretrain/bert has no weights any more"):
+        lineage(study_of(base, tmp_path / "b", **how), only=("evaluate/bert",), quiet=True)
 
 
 def test_a_stopped_study_resumes(base: Path, tmp_path: Path, untrained: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,7 @@ from bertsmith.errors import ConfigError, DataError, PeerLostError
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.log import last_of_each_step, read_events
 
-# in one worker process, so that the runs are shared
-pytestmark = [pytest.mark.xdist_group("elastic"), pytest.mark.slow]
+pytestmark = pytest.mark.xdist_group("elastic")  # in one worker process, so that the runs are shared
 
 TESTS = Path(__file__).resolve().parent
 SMALL = ["encoder.width=32", "encoder.heads=2", "encoder.layers=2", "max_length=32", "batch_size=16"]

@@ -1,16 +1,14 @@
 """Runs the Triton kernels on the CPU with triton's interpreter, in a separate process, and prints their errors.
 
-    TRITON_INTERPRET=1 python tests/nn/kernels/attention_cases.py [fp8]
+    TRITON_INTERPRET=1 python tests/nn/kernels/attention_cases.py
 
-With `fp8` only attention, rotary embeddings and blocks in FP8, without it all others. The reference computes masked
-attention in float64, and dropout with numpy.
+The reference computes masked attention in float64, and dropout with numpy.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import sys
 from typing import Any
 
 import adagrad_cases
@@ -247,22 +245,19 @@ def speed_up_interpreter() -> None:
     interpreter.InterpretedFunction.__call__ = call
 
 
-def fp8_results() -> dict[str, dict[str, float]]:
-    """Attention, rotary embeddings and blocks in FP8."""
+def main() -> None:
+    speed_up_interpreter()
+    kernels.FORWARD_TILES.update(BLOCK_M=32, BLOCK_N=16)
+    kernels.BACKWARD_TILES.update(BLOCK_M=16, BLOCK_N=32)
+    results = {name: attention_errors(**case) for name, case in CASES.items()}
+    results |= {f"{kind} model": model_errors(kind) for kind in ("bert", "modern")}
     matmul, matmul_dx = ops.matmul, ops.matmul_dx
     ops.matmul = lambda *given: matmul(*given).float()  # the interpreter does not support bfloat16 products
     fp8 = {name: fp8_errors(CASES[name]["cu_seqlens"]) for name in FP8_CASES}
     fp8 |= {f"{name}, rotary": rotary_errors(CASES[name]["cu_seqlens"]) for name in FP8_CASES[:2]}
     ops.matmul_dx = lambda *given: matmul_dx(*given).float()
     fp8["blocks"] = block_errors(CASES[FP8_CASES[0]]["cu_seqlens"])
-    return fp8
-
-
-def other_results() -> dict[str, dict[str, dict[str, float]]]:
-    """All other kernels."""
-    attention = {name: attention_errors(**case) for name, case in CASES.items()}
-    return {
-        "attention": attention | {f"{kind} model": model_errors(kind) for kind in ("bert", "modern")},
+    others = {
         "gelu": elementwise_cases.all_errors(),
         "cross-entropy": cross_entropy_cases.all_errors(),
         "norm": norm_cases.all_errors(),
@@ -271,14 +266,8 @@ def other_results() -> dict[str, dict[str, dict[str, float]]]:
         "adagrad": adagrad_cases.all_errors(),
         "cross-attention": cross_attention_cases.all_errors(),
     }
-
-
-def main(words: list[str]) -> None:
-    speed_up_interpreter()
-    kernels.FORWARD_TILES.update(BLOCK_M=32, BLOCK_N=16)
-    kernels.BACKWARD_TILES.update(BLOCK_M=16, BLOCK_N=32)
-    print(json.dumps({"fp8": fp8_results()} if words == ["fp8"] else other_results()))
+    print(json.dumps({"attention": results, "fp8": fp8, **others}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

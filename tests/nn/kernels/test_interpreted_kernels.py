@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("kernels")  # all cases run once, in one process, those in FP8 in another
+pytestmark = pytest.mark.xdist_group("kernels")  # all cases run once, in one process
 CASES = [
     "several texts",
     "partial last tile",
@@ -34,12 +34,13 @@ VARIANTS = ["", ", tanh"]
 Errors = dict[str, dict[str, float]]  # by case and quantity
 
 
-def run_cases(*words: str) -> dict[str, Errors]:
+@pytest.fixture(scope="module")
+def results() -> dict[str, Errors]:
     if find_spec("triton") is None:
         pytest.skip("needs triton")
     script = Path(__file__).with_name("attention_cases.py")
     done = subprocess.run(
-        [sys.executable, script, *words],
+        [sys.executable, script],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
@@ -47,16 +48,6 @@ def run_cases(*words: str) -> dict[str, Errors]:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return dict(json.loads(done.stdout))
-
-
-@pytest.fixture(scope="module")
-def results() -> dict[str, Errors]:
-    return run_cases()
-
-
-@pytest.fixture(scope="module")
-def fp8_results() -> Errors:
-    return run_cases("fp8")["fp8"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -69,10 +60,9 @@ def test_every_case_is_tested(results: dict[str, Errors]) -> None:
     assert [*results["attention"]] == CASES
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", FP8_CASES)
-def test_fp8_attention_with_transposes_and_sums(case: str, fp8_results: Errors) -> None:
-    errors = fp8_results[case]
+def test_fp8_attention_with_transposes_and_sums(case: str, results: dict[str, Errors]) -> None:
+    errors = results["fp8"][case]
     assert errors["output"] == 0
     assert errors["fp8 output"] < 0.1  # see `elementwise_cases.fp8_errors`
     assert errors["fp8 gradient"] < 0.15
@@ -82,10 +72,9 @@ def test_fp8_attention_with_transposes_and_sums(case: str, fp8_results: Errors) 
     assert 0.005 < errors["layer backward"] < 0.2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", FP8_CASES[:2])
-def test_rotary_forward_and_backward(case: str, fp8_results: Errors) -> None:
-    errors = fp8_results[f"{case}, rotary"]
+def test_rotary_forward_and_backward(case: str, results: dict[str, Errors]) -> None:
+    errors = results["fp8"][f"{case}, rotary"]
     assert errors["forward"] < 2e-6
     assert errors["backward"] < 2e-6
     assert errors["fp8 gradient"] < 0.15  # see `elementwise_cases.fp8_errors`
@@ -93,9 +82,8 @@ def test_rotary_forward_and_backward(case: str, fp8_results: Errors) -> None:
     assert errors["sums"] < 5e-5
 
 
-@pytest.mark.slow
-def test_fp8_blocks_are_as_exact_as_fp8_layers(fp8_results: Errors) -> None:
-    errors = fp8_results["blocks"]
+def test_fp8_blocks_are_as_exact_as_fp8_layers(results: dict[str, Errors]) -> None:
+    errors = results["fp8"]["blocks"]
     assert 0.005 < errors["forward"] < 0.05
     assert 0.01 < errors["backward"] < 0.25
     assert errors["forward"] < 1.1 * errors["layers forward"]

@@ -58,6 +58,8 @@ def pretrain_stage(study: LineageConfig, name: str, *, quiet: bool) -> dict[str,
     known = read_part(folder, _without_folder(key))
     if known is not None:
         return known
+    if stage.after:
+        check_weights(study, stage.after)
     train = _train if stage.share else _initialize
     facts = train(study, stage, recipe, data, folder, quiet=quiet)
     facts |= {"model": weights_fingerprint(folder / LAST), **_without_folder(key)}
@@ -72,9 +74,13 @@ def weights_fingerprint(folder: Path) -> str:
     return next((file.sha256[:16] for name, file in files.items() if name.endswith(".safetensors")), "")
 
 
-def has_weights(folder: Path) -> bool:
-    """Whether no file of a finished model has been removed."""
-    return all((folder / name).is_file() for name in read_checksums(folder) or {})
+def check_weights(study: LineageConfig, stage: str) -> None:
+    """Raises where files of the model of a finished stage have been removed."""
+    folder = model_of(study, stage)
+    files = read_checksums(folder)
+    if files is None or not all((folder / name).is_file() for name in files):
+        part = study.folder(PRETRAIN, stage)
+        raise ConfigError(f"{part} has no weights any more: remove that folder to train it again")
 
 
 def _without_folder(key: dict[str, Any]) -> dict[str, Any]:

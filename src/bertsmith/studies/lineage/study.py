@@ -16,7 +16,7 @@ from bertsmith.inference.word_contexts import parse_marked
 from bertsmith.reports.run_history import LAST
 from bertsmith.studies.lineage.models import STAGES, recipe_of
 from bertsmith.studies.lineage.page import write_page
-from bertsmith.studies.lineage.pretraining import has_weights, model_of, pretrain_stage
+from bertsmith.studies.lineage.pretraining import check_weights, model_of, pretrain_stage
 from bertsmith.studies.lineage.samples import samples
 from bertsmith.studies.lineage.settings import (
     EVALUATE,
@@ -139,6 +139,7 @@ class _Work:
         }
         if read_part(folder, key, replace=True) is not None:
             return
+        check_weights(self.study, stage)
         generator = self.study.folder(PRETRAIN, stage) / "generator" / LAST
         with (
             warnings.catch_warnings(),
@@ -154,7 +155,8 @@ class _Work:
         for _, cell in cells:
             self._check_trained(*self._stages_of(cell))
             if any(run.result() is None for run in cell.runs):
-                self._check_weights(*self._stages_of(cell))
+                for stage in self._stages_of(cell):
+                    check_weights(self.study, stage)
         if self.study.jobs > 1:
             self._run_parallel([run for _, cell in cells for run in cell.runs if run.result() is None])
             return
@@ -184,12 +186,6 @@ class _Work:
             if not is_part_finished(self.study.folder(PRETRAIN, stage)):
                 part = f"{PRETRAIN}/{stage}"
                 raise ConfigError(f"{part} is not finished: run the same command with --only {part} first")
-
-    def _check_weights(self, *stages: str) -> None:
-        for stage in stages:
-            if not has_weights(model_of(self.study, stage)):
-                folder = self.study.folder(PRETRAIN, stage)
-                raise ConfigError(f"{folder} has no weights any more: remove that folder to train it again")
 
     def _stages_of(self, cell: Cell) -> list[str]:
         model = self.study.rows()[cell.row]
