@@ -67,7 +67,7 @@ def _detection_problem(run: Path, path: Path) -> str:
     except Exception as error:
         return f"it was not passed over: {error!r}"
     if resumed.state is None or resumed.state.step != STEPS - EVERY:
-        return "it was gone on from as if nothing had happened"
+        return "training resumed from it as if nothing had happened"
     if len(resumed.skipped) != 1 or not resumed.skipped[0].startswith(f"{path.parent.name} was skipped: "):
         return f"it was not said which was skipped: {resumed.skipped}"
     if str(path) not in resumed.skipped[0]:

@@ -127,7 +127,7 @@ class Scene:
         try:
             resumed = checkpoints.resume()
         except BertsmithError as error:
-            return f"no checkpoint can be gone on from: {error}"
+            return f"no checkpoint can be resumed from: {error}"
         if resumed.skipped:
             return f"a checkpoint has its name but is not whole: {resumed.skipped[0]}"
         newest = resumed.state.step if resumed.state is not None else 0

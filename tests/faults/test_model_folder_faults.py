@@ -71,7 +71,9 @@ def test_memory_while_opening(work: Path) -> None:
     )
     command = [sys.executable, "-c", program, str(small), str(folder)]
     growth = int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
-    assert 5e7 < size < growth < 1.2 * size, (size, growth)
+    # pages that the small model has freed may be used again, so that the peak grows by a little less than the file
+    assert 5e7 < size
+    assert 0.95 * size < growth < 1.2 * size
 
 
 def offsets_unchecked(patch: pytest.MonkeyPatch) -> list[str]:

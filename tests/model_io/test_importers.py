@@ -83,7 +83,7 @@ def test_a_pickled_folder(tmp_path: Path) -> None:
 
 
 def test_several_pickled_files(tmp_path: Path) -> None:
-    """One of them as torch wrote it before version 1.6, which is no zip file."""
+    """One of them as torch wrote it before version 1.6, which is not a zip file."""
     source = pickled(tmp_path / "old")
     tensors = torch.load(source / "pytorch_model.bin", weights_only=True)
     (source / "pytorch_model.bin").unlink()

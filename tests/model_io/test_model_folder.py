@@ -38,7 +38,7 @@ HEADS = [(), ("masked_lm",), ("next_sentence",), ("masked_lm", "next_sentence"),
 HEADS += [("classify",), ("regress",), ("tag",), ("span",), ("choose",)]
 
 
-# --- there and back ------------------------------------------------------------------------------------------------
+# --- save and load ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("heads", HEADS, ids="+".join)

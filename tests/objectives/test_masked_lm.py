@@ -71,7 +71,7 @@ def test_shares_over_a_million_tokens(million: Batch, settings: dict[str, float]
         config.keep_share + (1 - config.mask_token_share - config.keep_share) / 995, abs=0.005
     )
     other = new[corrupted & (new != old) & (new != MASK)]
-    assert other.min() > UNKNOWN, "a random word is no special token"
+    assert other.min() > UNKNOWN, "a random word is not a special token"
     shares = torch.bincount(other, minlength=BIG.size)[UNKNOWN + 1 :] / len(other)
     assert (shares - 1 / 995).abs().max() < 6 * (1 / 995 / len(other)) ** 0.5, "every word is as likely"
 
@@ -253,5 +253,5 @@ def test_required_fields_of_the_vocabulary() -> None:
         BuildContext(width=8, vocab_size=2000, vocabulary=VOCABULARY)
     )
     assert padded.corrupt(random_batch([40] * 50, length=40)).input_ids.max() < SIZE, (
-        "rows that only fill the table are no words"
+        "padding rows of the table are not words"
     )

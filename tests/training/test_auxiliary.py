@@ -159,7 +159,7 @@ def test_a_model_that_reads_both_orders_predicts_the_same_for_either(models: dic
     assert there[1]["windows"] > 1
     scored = bs.evaluate(tmp_path / "run", device="cpu", quiet=True)
     assert scored.scores["accuracy"] == results["score/accuracy"]
-    with pytest.raises(BertsmithError, match="compares two texts"):
+    with pytest.raises(BertsmithError, match="text 0: the model was fine-tuned on pairs of texts"):
         predictor.predict("one text")
     with pytest.raises(BertsmithError, match="both orders"):
         OnnxModule(predictor.model)

@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 import torch
 from command_line import call
-from finetune_fixtures import QUICK, tiny_model, tuning_of
+from finetune_fixtures import QUICK, made_up, tiny_model, tuning_of, write
 from sklearn.utils.class_weight import compute_class_weight
 from threads import threads
 
+import bertsmith as bs
 from bertsmith import config
 from bertsmith.encoders import bert
-from bertsmith.errors import ConfigError, DataError, StoppedError
+from bertsmith.errors import BertsmithError, ConfigError, DataError, StoppedError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.objectives import classify
@@ -53,6 +54,10 @@ def two_threads() -> Iterator[None]:
 
 CHANCE = {"classification": 0.3, "pairs": 0.65, "regression": 0.3, "tagging": 0.3, "qa": 0.3, "choice": 0.45}
 HARDER = {"pairs": ["epochs=30"], "choice": ["epochs=20"], "qa": ["epochs=12"]}
+TEXT_COUNTS = [
+    ("classification", "the smith", ("the smith", "has iron"), "the model was fine-tuned on single texts"),
+    ("pairs", ("the smith", "has iron"), "the smith", "the model was fine-tuned on pairs of texts"),
+]
 
 
 @pytest.mark.parametrize("kind", CHANCE)
@@ -74,6 +79,25 @@ def test_the_no_answer_threshold_is_saved_with_the_model(model: Path, tmp_path: 
     examples = task.examples("dev")
     output = predict(results, task, examples, tokenizer, length=32)
     assert results.objectives["span"].config.no_answer == pytest.approx(task.threshold(examples, output))
+
+
+@pytest.mark.parametrize(("kind", "right", "wrong", "message"), TEXT_COUNTS)
+def test_the_number_of_texts_is_saved_with_the_model(
+    kind: str, right: str | tuple[str, str], wrong: str | tuple[str, str], message: str, model: Path, tmp_path: Path
+) -> None:
+    finetune(tuning_of(kind, model, tmp_path, "epochs=1"), tmp_path / "run", device="cpu", quiet=True)
+    predictor = bs.load(tmp_path / "run", device="cpu")
+    assert "label" in predictor.predict(right)
+    with pytest.raises(BertsmithError, match=f"^text 1: {message}"):
+        predictor.predict([right, wrong])
+
+
+def test_a_regression_model_of_single_texts_is_not_evaluated_on_pairs(model: Path, tmp_path: Path) -> None:
+    finetune(tuning_of("regression", model, tmp_path, "epochs=1"), tmp_path / "run", device="cpu", quiet=True)
+    pairs = [{"sentence1": row["text"], "sentence2": "it is", "score": 1.0} for row in made_up("regression", 8, 1)]
+    wrong = write(tmp_path / "wrong.jsonl", pairs)
+    with pytest.raises(DataError, match=r"wrong.jsonl:1: the model was fine-tuned on single texts, and here is a pair"):
+        bs.evaluate(tmp_path / "run", wrong, device="cpu", quiet=True)
 
 
 def losses(folder: Path) -> list[str]:

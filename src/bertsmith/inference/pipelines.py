@@ -207,8 +207,8 @@ class TextPipelines(TextModel):
         encoded = encode_texts((text for one in texts for text in one), self.tokenizer)
         features: list[Features] = []
         for index, parts in enumerate(texts):
-            if task.both_orders and len(parts) != 2:
-                raise BertsmithError("this model compares two texts, in both orders: pass pairs of texts")
+            if problem := task.text_count_error(len(parts)):
+                raise BertsmithError(f"text {index}: {problem}")
             for window in text_windows([encoded[text] for text in parts], self.tokenizer, length=self.max_length):
                 orders = [window, window[::-1]] if task.both_orders else [window]
                 rows = tuple(self.tokenizer.frame(*order, max_length=self.max_length) for order in orders)

@@ -96,6 +96,7 @@ class TextConfig(RecurrentConfig):
     biattention_width: int = 300  # biattention: of its LSTMs, in each direction
     layers: LayerChoice = "top"  # which layers of the encoder are read
     both_orders: bool = False  # read each pair of texts in both orders and add the two vectors (P-GPT1 §3.3)
+    texts: int | None = None  # of each example, 1 or 2 (a pair); fine-tuning takes it from the data; None: unknown
     weight: float = 1.0  # of its mean loss in the total
 
     def __post_init__(self) -> None:
@@ -105,6 +106,8 @@ class TextConfig(RecurrentConfig):
         check_layers(self.layers)
         if self.hidden < 0:
             raise ConfigError(f"hidden={self.hidden} must be at least 0")
+        if self.texts not in (None, 1, 2):
+            raise ConfigError(f"texts={self.texts} must be 1 or 2")
         if self.pooling not in POOLINGS:
             raise ConfigError(f"pooling={self.pooling} must be one of {', '.join(POOLINGS)}")
         self._check_biattention()
@@ -147,6 +150,7 @@ class TextHead(Objective):
     """The vector of each text through dropout and a linear layer (bert: run_classifier.py)."""
 
     per_text = True
+    config_keys: ClassVar[Mapping[str, str]] = {"texts": "texts_per_example"}  # transformers ignores the key
 
     def __init__(self, config: TextConfig, context: BuildContext, *, outputs: int) -> None:
         super().__init__(weight=config.weight)

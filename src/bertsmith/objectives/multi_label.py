@@ -43,7 +43,7 @@ class MultiLabel(TextHead):
     ignored_label = math.nan
     transformers_head = "classify"
     problem_type = "multi_label_classification"
-    config_keys: ClassVar[Mapping[str, str]] = {"thresholds": "label_thresholds"}  # transformers ignores the key
+    config_keys: ClassVar[Mapping[str, str]] = {**TextHead.config_keys, "thresholds": "label_thresholds"}
     positive_weights: Tensor | None  # [K]
 
     def __init__(self, config: Config, context: BuildContext) -> None:

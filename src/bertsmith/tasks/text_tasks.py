@@ -38,10 +38,23 @@ class TextTask(Task):
     """A task whose examples are one, two or more texts, with one `Features` per example."""
 
     both_orders: bool = False  # two rows per example, one for each order of its texts
+    texts: int | None = None  # of each example: 1, 2 (a pair), or None if it is unknown
+
+    def head_config(self) -> dict[str, Any]:
+        counts = {len(example.texts) for example in self.examples("train")} if self.has_split("train") else set()
+        return super().head_config() | ({"texts": counts.pop()} if counts in ({1}, {2}) else {})
 
     def use_head_config(self, config: Any) -> None:
-        """Whether the head reads both orders of a pair."""
-        self.both_orders = getattr(config, "both_orders", False)
+        """Whether the head reads single texts or pairs, and both orders of a pair."""
+        self.both_orders, self.texts = getattr(config, "both_orders", False), getattr(config, "texts", None)
+
+    def text_count_error(self, count: int) -> str:
+        """What is wrong with an example of so many texts; empty if nothing is."""
+        if count == (expected := 2 if self.both_orders else self.texts) or expected is None:
+            return ""
+        if count == 1:
+            return "the model was fine-tuned on pairs of texts, and here is one text: pass two (--second TEXT)"
+        return "the model was fine-tuned on single texts, and here is a pair: pass one text"
 
     def check(self, split: str, examples: Sequence[Example]) -> None:
         if split != "test":
@@ -56,11 +69,10 @@ class TextTask(Task):
     ) -> list[Row]:
         """The rows of an example: one row with all its texts, or one for each order of a pair."""
         texts = [encoded[text] for text in example.texts]
-        if self.both_orders and len(texts) != 2:
-            where = f"{example.source}: " if example.source else ""
-            raise DataError(
-                f"{where}head.both_orders=true needs two texts, and here is one: set head.both_orders=false"
-            )
+        if problem := self.text_count_error(len(texts)):
+            if self.both_orders:
+                problem = "head.both_orders=true needs two texts, and here is one: set head.both_orders=false"
+            raise DataError(f"{example.source}: {problem}" if example.source else problem)
         orders = [texts, texts[::-1]] if self.both_orders else [texts]
         return [tokenizer.frame(*order, max_length=max_length) for order in orders]
 

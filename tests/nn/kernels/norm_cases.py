@@ -59,7 +59,7 @@ def differing_share(actual: Tensor, reference: Tensor) -> float:
 
 
 def all_errors() -> dict[str, dict[str, float]]:
-    norm.TILES.update(BLOCK_M=32, ROWS=2, BLOCK_N=16)
+    norm.TILES.update(BLOCK_M=32, ROWS=8, BLOCK_N=16)
     norm.PROGRAMS = 1  # so that programs have several tiles, and a single tile is halved
     return {
         f"{shape}{variant}": errors(size, dropout, normed=normed)
