@@ -17,7 +17,7 @@ const form = new Form(byId("form"), {
   button: "Tokenize",
   onSubmit: () => run(),
   onChange: () => schedule(),
-  examples: [{ title: "mixed", text: DEFAULT_TEXT }, { title: "한국어", text: "안녕하세요, 세계! 서울에서 만나요." }, { title: "emoji", text: "👩‍🚀 and 👨‍👩‍👧‍👦 fly 🇰🇷" }],
+  examples: [{ title: "mixed", text: DEFAULT_TEXT }, { title: "한국어", text: "안녕하세요! 다음 주에 서울에서 만나요." }, { title: "emoji", text: "👩‍🚀 and 👨‍👩‍👧‍👦 fly 🇰🇷" }],
 });
 byId("form").classList.add("inline-form");
 const normalization = element("div", { class: "row examples" }, element("span", { class: "faint" }, "Unicode normalization"));

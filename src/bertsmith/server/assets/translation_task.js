@@ -101,7 +101,7 @@ export const TRANSLATION = {
     { name: "beam", label: "beam size", kind: "number", initial: 4, min: 1, max: 64, hint: "Hypotheses that are followed; at least as many as translations." },
     { name: "penalty", label: "length penalty", kind: "number", initial: 0.6, min: 0, max: 10, step: 0.1, hint: "0 favours short translations." },
     ...["layer", "head"].map((name) => ({ name, kind: "hidden", optional: true }))],
-  examples: [{ title: "English", text: "Two dogs are playing in the snow." }, { title: "Deutsch", text: "Zwei Hunde spielen im Schnee." }, { title: "한국어", text: "두 마리의 개가 눈 속에서 놀고 있다." }],
+  examples: [{ title: "English", text: "Two dogs are playing in the snow." }, { title: "Deutsch", text: "Zwei Hunde spielen im Schnee." }, { title: "한국어", text: "개 두 마리가 눈밭에서 놀고 있다." }],
   body: ({ text, best, beam, penalty }) => {
     const n_best = Number(best) || 1;
     return { inputs: text, n_best, beam_size: Math.max(Number(beam) || 4, n_best), length_penalty: Number(penalty), attention: "heads", truncate: true };
