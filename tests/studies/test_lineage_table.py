@@ -64,7 +64,7 @@ def test_the_table_says_what_is_missing_and_what_each_figure_is() -> None:
     shown = sample_table()
     main = table.main_table(shown)
     headings, rows = main.headings, main.rows
-    assert headings == ["Model", "Idea", "Minutes", "Nats/byte", "Figure", "x, f1", "y, f1", "Mean"]
+    assert headings == ["Model", "Idea", "Minutes", "Nats/byte", "Loss", "x, f1", "y, f1", "Mean"]
     assert rows[0] == ["(no model)", "–", "–", "–", "–", "40.0", "40.0", "–"]
     assert rows[1] == ["GPT-1", "fine-tuned", "1", "1.250", "likelihood", "50.0 ± 10.0", "–", "–"]
     assert rows[2] == ["BERT", "bidirectional", "1", "(1.250)", "masked", "75.0 ± 5.0", "…", "–"]

@@ -100,8 +100,8 @@ class Recipe:
     optimizer: Annotated[Any, Registry("bertsmith.training.optimizers")]  # how gradients become updates
     steps: int  # optimizer steps of the run
     minutes: float = 0.0  # if set, the run ends after this time, and progress is measured by the clock
-    learning_rate: float  # the highest of the run
-    warmup: float = 0.0  # share of the run, below 1
+    learning_rate: float  # the peak learning rate
+    warmup: float = 0.0  # share of the run in which the learning rate rises, below 1
     schedule: Schedule = field(default_factory=Schedule)  # of the learning rate
     layer_decay: float = 1.0  # factor of the learning rate per layer group, from the top down
     unfreeze: tuple[Unfreeze, ...] = ()  # gradual unfreezing; empty: all layer groups are always trainable
@@ -116,7 +116,7 @@ class Recipe:
     eval_rows: int = 512  # held-out rows of an evaluation
     patience: int = 0  # evaluations without improvement before the run stops early; 0: never
     save_every: int = 1000  # steps between checkpoints
-    keep_checkpoints: int = 2  # that are kept
+    keep_checkpoints: int = 2  # number of checkpoints that are kept
     vectors: str = ""  # file or model folder whose word vectors a new model's token table starts with
     start: str = ""  # model folder whose weights the run starts from: a second stage, or continued pre-training
     after: str = ""  # of a second stage: the recipe of the first, whose model it is meant to start from
@@ -233,10 +233,10 @@ class FinetuneConfig:
     batch_size: int = 32  # examples of a step
     micro_batch_size: int = 0  # examples of one forward on one rank; 0: the rank's examples of a step at once
     epochs: float = 3.0  # passes over the training examples
-    learning_rate: float = 5e-5  # the highest of the run
-    warmup: float = 0.1  # share of the run, below 1
+    learning_rate: float = 5e-5  # the peak learning rate
+    warmup: float = 0.1  # share of the run in which the learning rate rises, below 1
     schedule: Schedule = field(default_factory=Schedule)  # of the learning rate
-    head_learning_rate: float | None = None  # the highest of the head; absent: learning_rate
+    head_learning_rate: float | None = None  # the peak learning rate of the head; absent: learning_rate
     layer_decay: float = 1.0  # factor of the learning rate per layer group, from the top down
     unfreeze: tuple[Unfreeze, ...] = ()  # gradual unfreezing; empty: everything is trainable; groups=1: only the head
     # differs from the paper's code: with bias correction, without which small sets often fail to learn
@@ -250,11 +250,11 @@ class FinetuneConfig:
     subset: Literal["first", "stratified"] = "first"  # which ones; stratified: drawn by class with the seed, nested
     dev_fraction: float = 0.0  # of the training examples, used as dev examples where the task has none
     evals_per_epoch: int = 1  # evaluations on the dev examples
-    metrics: str | dict[str, str] = ""  # of your own, as module:function; several with commas, or by name
+    metrics: str | dict[str, str] = ""  # your own metrics, as module:function; several with commas, or by name
     main_metric: str = ""  # the metric whose highest value selects the best model; empty: the task's
     patience: int = 0  # evaluations without improvement before the run stops early; 0: never
     save_every: int = 500  # steps between checkpoints
-    keep_checkpoints: int = 2  # that are kept
+    keep_checkpoints: int = 2  # number of checkpoints that are kept
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.save_every < 1 or self.epochs <= 0:
