@@ -38,7 +38,7 @@ class Config:
     """Windows of `max_length` tokens, or of random lengths."""
 
     # the paper's random lengths: normal around this mean, or in 5 % of the steps around half of it, with a standard
-    # deviation of 5, at least 5 and at most max_length; the learning rate of a step is scaled by length / mean_length
+    # deviation of 5, at least 5 and at most max_length; the learning rate of a step is scaled by length / mean_length;
     mean_length: int = 0  # 0: every window has max_length tokens
 
     by_column: ClassVar[bool] = True
