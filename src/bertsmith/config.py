@@ -162,7 +162,7 @@ def update(settings: T, changes: Mapping[str, Any], *, first: Iterable[str] = ()
     """The settings with Python values by name: `{"encoder": {"layers": 4}, "optimizer.weight_decay": 0.1, "lr": 1e-4}`.
 
     A nested mapping changes only the settings that it names; one of complete objectives, each with its kind, replaces
-    them. `first`: overrides below these changes.
+    them. `first`: overrides that are applied before these changes.
     """
     cls = type(settings)
     return from_dict(cls, _merge(cls, _overridden(settings, list(first)), changes, "", set()))

@@ -8,7 +8,7 @@ import errno
 
 
 class BertsmithError(ValueError):
-    """A wrong call of bertsmith; the message says what was found, where, and what to do."""
+    """The base class of errors that a user can cause; the message says what was found, where, and what to do."""
 
     exit_code = 2
 
@@ -73,4 +73,4 @@ class ConfigError(BertsmithError):
 
 
 class MetricError(ConfigError):
-    """A metric of the user's own that raises an error or returns no number."""
+    """A metric of the user's own that raises an error or does not return a number."""

@@ -117,7 +117,8 @@ class Batch:
     indices: dict[str, Tensor] = field(default_factory=dict)  # by objective: flat token indices [R] that it reads
     copies: dict[str, Tensor] = field(default_factory=dict)  # by objective: corrupted ids [B, L] that it alone reads
     characters: Tensor | None = None  # [B, L, C] int16, see tokenizers.spelling; None: only ids are known
-    # of shards with spelling: the characters of the distinct words of the batch [W, C] int16, and which is where [B, L]
+    # From shards with spelling: the characters of the distinct words of the batch [W, C] int16, and the word at each
+    # token [B, L].
     spellings: Tensor | None = None
     spelling_ids: Tensor | None = None
     next_ids: Tensor | None = None  # [B] int64: the token that is read after each row, where rows continue each other

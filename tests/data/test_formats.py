@@ -156,7 +156,7 @@ def test_parquet_faults_are_named(tmp_path: Path) -> None:
     assert "did you mean body?" in refusal(path, field="bdy")
     good = path.read_bytes()
     path.write_bytes(good[:-20])
-    assert "is not Parquet that can be read" in refusal(path)
+    assert "is not a readable Parquet file" in refusal(path)
     broken = pyarrow.array([b"fine", b"\xff"]).view(pyarrow.string())
     pyarrow.parquet.write_table(pyarrow.table({"text": broken}), path)
     assert f"{path}:2: byte 0 of 'text' is not UTF-8" in refusal(path)

@@ -246,7 +246,7 @@ def test_a_stopped_study_resumes(base: Path, tmp_path: Path, untrained: None, mo
         lineage(study, quiet=True)
     stopped = read_checksummed_json(tmp_path / "s" / "lineage.json")
     assert [row["cells"]["classification"] is None for row in stopped["rows"]] == [False, True, True]
-    assert any("2 fields are not finished" in line for line in table.notes(stopped))
+    assert any("2 cells are not finished" in line for line in table.notes(stopped))
     monkeypatch.setattr(TaskRun, "run", run)
     resumed, once = lineage(study, quiet=True), lineage(study_of(base, tmp_path / "t"), quiet=True)
     for one, other in zip(resumed["rows"], once["rows"], strict=True):

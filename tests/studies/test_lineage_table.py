@@ -64,7 +64,7 @@ def test_the_table_says_what_is_missing_and_what_each_figure_is() -> None:
     shown = sample_table()
     main = table.main_table(shown)
     headings, rows = main.headings, main.rows
-    assert headings == ["Model", "Idea", "Minutes", "Nats/byte", "Figure", "x, f1", "y, f1", "Mean"]
+    assert headings == ["Model", "Idea", "Minutes", "Nats/byte", "Loss", "x, f1", "y, f1", "Mean"]
     assert rows[0] == ["(no model)", "–", "–", "–", "–", "40.0", "40.0", "–"]
     assert rows[1] == ["GPT-1", "fine-tuned", "1", "1.250", "likelihood", "50.0 ± 10.0", "–", "–"]
     assert rows[2] == ["BERT", "bidirectional", "1", "(1.250)", "masked", "75.0 ± 5.0", "…", "–"]
@@ -73,7 +73,7 @@ def test_the_table_says_what_is_missing_and_what_each_figure_is() -> None:
     assert notes[1] == "GPT-1 on y is empty: it is <odd>"
     assert any("GPT-1 10.0%" in line for line in notes)
     assert not any("devices" in line or "trained on" in line for line in notes)
-    assert notes[-1] == "1 field is not finished (…): the same command resumes."
+    assert notes[-1] == "1 cell is not finished (…): the same command resumes."
     assert table.added_table(shown).rows == [["GPT-1", "BERT", "<b>", "+25.0 ± 11.2", "–", "–"]]
     text = table.markdown(shown)
     assert "| GPT-1 | fine-tuned | 1 | 1.250 | likelihood | 50.0 ± 10.0 | – | – |" in text

@@ -146,7 +146,8 @@ def test_parts_of_speech_are_plain_labels(tmp_path: Path) -> None:
     assert (trained.examples("dev")[0].gold, trained.main_metric) == (("NNP", "VBD", "NNP", "."), "accuracy")
     dev = written(tmp_path / "dev.txt", POS * 4 + "\nOh UH O O\n")
     with pytest.warns(
-        DataWarning, match="dev.txt: the model cannot predict UH, which train does not have: always wrong"
+        DataWarning,
+        match="dev.txt: the model cannot predict UH, which train does not have, so every such word is an error",
     ):
         unseen = settings.build(files={"train": path, "dev": dev}).examples("dev")
     assert unseen[-1].gold == ("UH",)

@@ -138,13 +138,13 @@ def prepare(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> Shards:
-    """Tokenizes a corpus into shards of two bytes per token. The same call resumes after an interruption.
+    """Tokenizes a corpus into shards. The same call resumes after an interruption.
 
     Args:
         corpus: Files, folders or glob patterns, or documents in memory, as in `train_tokenizer`.
         output: The folder of the shards.
         tokenizer: A tokenizer, or the folder of a tokenizer, a model or a run.
-        target_tokenizer: Of the target texts of pairs; by default these have the vocabulary of the source texts.
+        target_tokenizer: The tokenizer of the target texts of pairs; by default both sides use `tokenizer`.
         held_out: Fraction of the documents held out for evaluation, chosen by the hash of their text.
         unique: Leave out exact duplicates of documents.
         field: Column or key of the text, in tables.
@@ -172,7 +172,7 @@ def prepare(
     words = _loaded(tokenizer)
     if target_tokenizer is not None:
         if not parallel:
-            raise ConfigError("target_tokenizer is of the target texts of pairs: set parallel=True")
+            raise ConfigError("target_tokenizer is for the target texts of pairs: set parallel=True")
         words = words.with_target(_loaded(target_tokenizer))
     index = data.prepare(
         _pairs(corpus, field, parallel) if parallel else corpus,

@@ -1,4 +1,4 @@
-"""`load`, `evaluate`, and lists of what there is."""
+"""`load`, `evaluate`, `open_run`, `list_recipes` and `list_tasks`."""
 
 from __future__ import annotations
 
@@ -48,9 +48,10 @@ def load(
             model is loaded.
         device: `auto`, `cpu`, `cuda` or `mps`.
         precision: Data type of the weight matrices.
-        head: The only head to load, such as `classify`, for folders whose class bertsmith does not know.
+        head: The only head to load: one of several tasks, such as `classify-cola`, or one of a folder whose class
+            bertsmith does not know, such as `classify`.
         ignore_heads: Load the encoder alone.
-        tokenizer: The folder of the tokenizer, where it is another.
+        tokenizer: The folder of the tokenizer; by default the model folder.
 
     Example:
         >>> import bertsmith as bs
@@ -91,7 +92,7 @@ def evaluate(
         head: The head to evaluate, such as `classify-cola`, of a model with several tasks.
         split: Which examples of a folder, or of the run: `train`, `dev` (default) or `test`.
         output: Folder for scores, predictions and an HTML page.
-        max_length: Tokens of a row; by default as in the run.
+        max_length: The maximum length of a row in tokens; by default as in the run.
         metrics: Metrics of your own by name: functions of true and predicted values.
         device: `auto`, `cpu`, `cuda` or `mps`.
         quiet: Do not show progress.
@@ -176,7 +177,7 @@ def _task_for(folder: Path) -> str:
     model, _, _ = open_model(folder)
     tasks = [TASKS[pipeline] for name in model.objectives if (pipeline := objective_class(name).pipeline) in TASKS]
     if len(tasks) != 1:
-        raise ConfigError(f"{folder} does not tell its task: pass task=..., such as classification")
+        raise ConfigError(f"the task of {folder} is unknown: pass task=..., such as classification")
     return tasks[0]
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bertsmith.training.recipe import FinetuneConfig, Recipe
 
 Examples = PathLike | Iterable[Any] | ArrowData
-WRITING_SECONDS = 600  # that other ranks wait for the models of rank 0
+WRITING_SECONDS = 600  # how long other ranks wait for the models of rank 0
 
 
 @python_errors

@@ -83,6 +83,7 @@ EXAMPLES = {
         "bertsmith pretrain bert/quick -d shards -o run minutes=10",
         "bertsmith pretrain bert/base -d shards -o run encoder.layers=4 steps=1000",
     ),
+    "compare": ("bertsmith compare bert/quick roberta/quick -d shards -o runs minutes=10",),
     "finetune": (
         "bertsmith finetune MODEL -t classification --train train.csv -o reviews",
         "bertsmith finetune MODEL -t tuning.toml -o run epochs=4 task.text=review",
@@ -91,6 +92,8 @@ EXAMPLES = {
         "bertsmith evaluate reviews --dev dev.csv",
         "bertsmith evaluate forward backward --file test.csv --split test -o scores",
     ),
+    "features": ("bertsmith features MODEL -t conll/conll2003 --data CONLL -o study",),
+    "ablate": ("bertsmith ablate base=A no_nsp=B -t glue/cola --data GLUE -o study",),
     "lm-features": (
         "bertsmith lm-features VECTORS --features LM -t tagging --data NER -o s",
         "bertsmith lm-features A --features LM -t tagging --data D --table mix -o s",
@@ -119,6 +122,7 @@ EXAMPLES = {
         "bertsmith embed MODEL texts.txt -o vectors.npy",
         "bertsmith embed MODEL 'A text.' --pooling mean --json",
     ),
+    "rank": ("bertsmith rank MODEL 'how to heat iron' texts.txt --top-k 5",),
     "neighbours": (
         "bertsmith neighbours MODEL king paris",
         "bertsmith neighbours MODEL king --minus man --plus woman",
@@ -141,6 +145,8 @@ EXAMPLES = {
         "bertsmith translate MODEL test.en --reference test.de -o translations.txt",
     ),
     "average": ("bertsmith average run --last 5 -o averaged",),
+    "import": ("bertsmith import uncased_L-12_H-768_A-12 -o bert",),
+    "export": ("bertsmith export MODEL --to onnx -o onnx",),
     "serve": (
         "bertsmith serve reviews",
         "bertsmith serve reviews --port 9000",

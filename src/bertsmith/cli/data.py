@@ -128,13 +128,16 @@ def prepare(
     engine: Annotated[str, typer.Option(help="local (processes) or ray (a cluster; needs bertsmith[ray]).")] = "local",
     shard_tokens: Annotated[int, opt.at_least(1024, "Tokens per shard file.")] = 2**24,
     overwrite: Annotated[bool, opt.option("--overwrite", "Replace an existing shard set.")] = False,
-    dry_run: Annotated[bool, opt.option("--dry-run", "Check the corpus and write nothing.")] = False,
+    dry_run: Annotated[
+        bool, opt.option("--dry-run", "Check the corpus and estimate the size of the shards; write nothing.")
+    ] = False,
     parallel: opt.Parallel = False,
     target_tokenizer: Annotated[Path | None, opt.option("--target-tokenizer", TARGET_HELP, "DIR")] = None,
     fields: opt.Fields = "",
     max_tokens: Annotated[int, opt.at_least(1, "With --parallel: leave out pairs with a longer text.")] = 250,
     max_ratio: Annotated[
-        float, typer.Option(min=0.0, help="With --parallel: leave out pairs whose lengths differ more; 0: none.")
+        float,
+        typer.Option(min=0.0, help="With --parallel: leave out pairs with a larger ratio of lengths; 0: keep all."),
     ] = 9.0,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
@@ -156,7 +159,7 @@ def prepare(
     words = load(find_model_folder(tokenizer))
     if target_tokenizer is not None:
         if not parallel:
-            raise ConfigError("--target-tokenizer is of the target texts of pairs: pass --parallel too")
+            raise ConfigError("--target-tokenizer is for the target texts of pairs: pass --parallel too")
         words = words.with_target(load(find_model_folder(target_tokenizer)))
     limits: dict[str, Any] = {"max_tokens": max_tokens, "max_ratio": max_ratio} if parallel else {}
     source = opt.corpus(corpus, reading["read_options"], parallel, fields=fields, **limits)

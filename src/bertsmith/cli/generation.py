@@ -13,9 +13,9 @@ from bertsmith.cli.inference import one_text_per_line
 from bertsmith.data.text_files import check_text
 
 app = typer.Typer()
-NEW_TOKENS_HELP = "Maximum of generated tokens; default: up to 64, as many as fit into the model's positions."
-TEMPERATURE_HELP = "0 takes the most likely token at each step; above 0, tokens are sampled: 1 as the model predicts."
-SCORED_HELP = "A file of texts (txt: one per line), a text, or - to read one per line."
+NEW_TOKENS_HELP = "Maximum number of new tokens; default: 64, or fewer if the model has fewer positions left."
+TEMPERATURE_HELP = "0 is greedy decoding; above 0, tokens are sampled, with 1 from the model's own distribution."
+SCORED_HELP = "A file of texts (txt: one per line), a text, or - to read one per line from stdin."
 STOP_HELP = "End a text before this string; may be repeated."
 
 
@@ -24,20 +24,23 @@ STOP_HELP = "End a text before this string; may be repeated."
 def generate(
     model: opt.ModelFolder,
     prompt: Annotated[
-        str, typer.Argument(metavar="PROMPT|FILE", help="A prompt, a file with one per line, or - to read them.")
+        str,
+        typer.Argument(metavar="PROMPT|FILE", help="A prompt, a file with one per line, or - to read them from stdin."),
     ],
     max_new_tokens: Annotated[int | None, typer.Option(metavar="N", help=NEW_TOKENS_HELP)] = None,
     temperature: Annotated[float, typer.Option(help=TEMPERATURE_HELP)] = 0.0,
     top_k: Annotated[int | None, typer.Option(metavar="K", help="Sample from the K most likely tokens.")] = None,
     top_p: Annotated[
-        float, typer.Option(metavar="P", help="Sample from the most likely tokens with this probability together.")
+        float, typer.Option(metavar="P", help="Sample from the most likely tokens whose probabilities add up to P.")
     ] = 1.0,
     repetition_penalty: Annotated[
-        float, typer.Option(metavar="X", help="Above 1, tokens of the text so far are less likely.")
+        float, typer.Option(metavar="X", help="Above 1, tokens that the text already has become less likely.")
     ] = 1.0,
     stop: Annotated[list[str] | None, opt.option("--stop", STOP_HELP, "TEXT")] = None,
-    samples: Annotated[int, typer.Option("--samples", "-n", metavar="N", help="Texts for each prompt.")] = 1,
-    seed: Annotated[int | None, typer.Option(help="Of sampling; default: another one each time.")] = None,
+    samples: Annotated[int, typer.Option("--samples", "-n", metavar="N", help="Number of texts for each prompt.")] = 1,
+    seed: Annotated[
+        int | None, typer.Option(help="Random seed of sampling; default: a different one each time.")
+    ] = None,
     encoding: opt.Encoding = "utf-8",
     errors: opt.DecodingErrors = "strict",
     limit: opt.Limit = None,

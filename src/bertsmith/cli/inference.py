@@ -19,16 +19,17 @@ POOLING_HELP = (
     "mean (over all tokens), first (the [CLS] token), max, mean_sqrt_len or pooled; default: as configured in a "
     "sentence-transformers folder, else mean."
 )
-RANK_PROMPT_HELP = 'Embeddings: prompt of the {0}; "" for none; default: the prompt "{0}" if the folder has it.'
-PROMPT_HELP = 'Prompt of a sentence-transformers folder; "" for none; default: the folder\'s default prompt.'
-WORDS_HELP = "Words; of several, the neighbours of each. Or sentences, one word of each marked: 'the *play* began'."
+RANK_PROMPT_HELP = 'Name of the {0} prompt of an embedding model; "" for none; default: "{0}", if the folder has it.'
+PROMPT_HELP = 'Name of a prompt of a sentence-transformers folder; "" for none; default: its default prompt.'
+WORDS_HELP = "Words, each with its own neighbours; or sentences with one marked word each: 'the *play* began'."
+NORMALIZE_HELP = "Scale the vectors to length 1; default: as configured in a sentence-transformers folder, else no."
 NO_ANSWER_HELP = "Predict no answer if it outscores the best answer by MARGIN; default: the model's threshold."
 FULL_VOCABULARY_HELP = (
     "Probabilities over the full vocabulary, special tokens included, as in transformers; default: special tokens are "
     "left out, and the probabilities of the others sum to 1."
 )
 TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results, best first.")]
-Unit = Annotated[str, typer.Option(help="The unit that the model tags: word, part or character.")]
+Unit = Annotated[str, typer.Option(help="Unit that is labelled: word, part (split at all punctuation) or character.")]
 Source = Annotated[str, typer.Argument(metavar="FILE|TEXT", help="A text of any length, or a file with one.")]
 Index = Annotated[int | None, opt.at_least(1, "Counted from 1; default: the mean over all.")]
 
@@ -86,9 +87,7 @@ def embed(
         str, typer.Option(help="Layer indices, e.g. -1 or -4,-3,-2,-1; 0 is the embedding layer, -1 the last layer.")
     ] = "-1",
     combine: Annotated[str, typer.Option(help="How to combine several layers: mean or concat.")] = "mean",
-    normalize: Annotated[
-        bool | None, opt.option("--normalize/--no-normalize", "Scale the vectors to length 1.")
-    ] = None,
+    normalize: Annotated[bool | None, opt.option("--normalize/--no-normalize", NORMALIZE_HELP)] = None,
     prompt: Annotated[str | None, typer.Option(metavar="NAME", help=PROMPT_HELP)] = None,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
@@ -139,7 +138,7 @@ def classify(
     *,
     opening: opt.Opening,
 ) -> None:
-    """Predict labels, or numbers for a regression model."""
+    """Predict the labels of texts, or numbers by regression."""
     from bertsmith.reports import terminal_predictions
 
     for text in texts:
@@ -227,7 +226,7 @@ def ask(
 def choose(
     model: opt.ModelFolder,
     question: Annotated[str, typer.Argument(help="A question, or the beginning of a text.")],
-    choices: Annotated[list[str], typer.Argument(metavar="CHOICE...", help="At least two.")],
+    choices: Annotated[list[str], typer.Argument(metavar="CHOICE...", help="The choices, at least two.")],
     device: opt.Device = "auto",
     as_json: opt.Json = False,
     *,
@@ -309,9 +308,11 @@ def neighbours(
     minus: Annotated[
         list[str] | None, opt.option("--minus", "Subtract the vector of this word; may be repeated.", "W")
     ] = None,
-    layer: Annotated[int, typer.Option(help="Of sentences: 0 is the embeddings, -1 the last layer.")] = -1,
+    layer: Annotated[
+        int, typer.Option(help="With sentences: layer to compare; 0 is the embedding layer, -1 the last layer.")
+    ] = -1,
     other: Annotated[
-        list[Path] | None, opt.option("--with", "Of sentences: compare this model too; may be repeated.", "FOLDER")
+        list[Path] | None, opt.option("--with", "With sentences: show this model too; may be repeated.", "FOLDER")
     ] = None,
     top_k: TopK = 10,
     device: opt.Device = "auto",

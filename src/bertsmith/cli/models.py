@@ -1,4 +1,4 @@
-"""Commands for model folders: show, import, export."""
+"""Commands for model folders: show, average, extend, import, export."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
 VECTOR_FORMATS = ("word2vec", "word2vec-binary", "glove")
-HEAD_HELP = "ONNX: the head to export, e.g. masked_lm, or vectors for none; default: all heads."
+HEAD_HELP = "ONNX: the head to export, e.g. masked_lm; vectors: the encoder without heads; default: all heads."
 IMPORT_HELP = (
     "Folder with pickled weights, or with a checkpoint of Google, OpenAI or ELMo (options.json and weights.hdf5); or a "
     "file of word vectors: word2vec (text, or binary as .bin), GloVe or fastText .vec, gzipped or not."
 )
-EXPORT_HELP = "onnx, sentence-transformers; for word vectors word2vec, word2vec-binary or glove."
+EXPORT_HELP = "onnx or sentence-transformers; for word vectors: word2vec, word2vec-binary or glove."
 POOLING_HELP = (
     "One vector per text: mean (over all tokens), first (the [CLS] token), max, mean_sqrt_len or pooled. "
     "Default: none for ONNX; for sentence-transformers as in such a folder, else mean."
@@ -71,7 +71,7 @@ def extend(
     overwrite: Annotated[bool, opt.option("--overwrite", "Replace an existing model folder.")] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Add words of a file of vectors to a translation model. For a model with fixed vectors, such as CoVe."""
+    """Add words and their vectors to a translation model. For models with fixed word vectors, such as CoVe."""
     from bertsmith.model_io.word_tables import extend_vocabulary
 
     opt.print_result(extend_vocabulary(model, vectors, output, limit=limit, overwrite=overwrite), as_json)
@@ -85,13 +85,13 @@ def import_model(
         typer.Argument(metavar="DIR|FILE", help=IMPORT_HELP),
     ],
     output: opt.Output,
-    cased: Annotated[bool | None, opt.option("--cased/--uncased", "Instead of the tokenizer's setting.")] = None,
+    cased: Annotated[bool | None, opt.option("--cased/--uncased", "Override whether the tokenizer keeps case.")] = None,
     overwrite: Annotated[bool, opt.option("--overwrite", "Replace an existing model folder.")] = False,
     as_json: opt.Json = False,
     *,
     opening: opt.Opening,
 ) -> None:
-    """Import weights of other programs. Reads pickles (sandboxed), files of Google, GPT-1, ELMo, and word vectors."""
+    """Import weights of other programs. Reads pickles (sandboxed), Google, GPT-1 and ELMo checkpoints, word vectors."""
     from bertsmith.model_io.importers import import_folder
     from bertsmith.model_io.summary import folder_facts
     from bertsmith.tokenizers.tokenizer import load
@@ -118,7 +118,7 @@ def export(
     tokenizer: opt.Tokenizer = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Export a model to ONNX or sentence-transformers. Compares their outputs. Word vectors are written to a file."""
+    """Export a model to ONNX or sentence-transformers. Checks that the outputs agree. Word vectors become a file."""
     options = opt.given(tolerance=tolerance, normalize=normalize, pooling=pooling, tokenizer=tokenizer)
     if to in VECTOR_FORMATS:
         from bertsmith.export.word_vectors import export_vectors

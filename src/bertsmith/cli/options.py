@@ -53,7 +53,7 @@ def complete_device(incomplete: str) -> list[str]:
 
 
 def _matching(incomplete: str, names: Sequence[str], *, files: bool = False) -> list[str]:
-    """The names that begin so; with `files` also folders, and files of recipes."""
+    """The names with this prefix; with `files` also folders and recipe files."""
     paths = [Path(path) for path in sorted(glob(f"{escape(incomplete)}*"))] if files else []
     found = [f"{path}/" if path.is_dir() else str(path) for path in paths if path.is_dir() or path.suffix in FILES]
     return [name for name in names if name.startswith(incomplete)] + found
@@ -94,26 +94,26 @@ PARALLEL_HELP = "Parallel text: two line-aligned files, or tables (tsv, csv, jso
 Parallel = Annotated[bool, option("--parallel", PARALLEL_HELP)]
 FIELDS_HELP = "With --parallel: columns or keys of source and target in tables; default: source,target."
 Fields = Annotated[str, typer.Option(metavar="SOURCE,TARGET", help=FIELDS_HELP)]
-Workers = Annotated[int | None, at_least(1, "Processes; default: one per core.")]
-Limit = Annotated[int | None, at_least(1, "Read only the first N documents.")]
+Workers = Annotated[int | None, at_least(1, "Number of processes; default: one per core.")]
+Limit = Annotated[int | None, at_least(1, "Read only the first N documents or texts.")]
 ModelFolder = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Model folder of bertsmith or transformers, or a run folder.")
 ]
 RECIPE_HELP = "A name such as bert/base, or the path of a recipe.json or .toml file."
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help=RECIPE_HELP, autocompletion=complete_recipe)]
 Overrides = Annotated[list[str] | None, overrides("encoder.layers=4 steps=1000")]
-TASK_HELP = "Task, e.g. glue/cola, squad/1.1, classification, tagging; or a recipe of `init --task`, or a recipe.json."
+TASK_HELP = "Task, e.g. glue/cola, squad/1.1, classification, tagging; or a fine-tuning recipe (.toml or .json file)."
 TaskName = Annotated[str, typer.Option("--task", "-t", metavar="TASK", help=TASK_HELP, autocompletion=complete_task)]
 Data = Annotated[Path, typer.Option("--data", "-d", metavar="DIR", help="Shards written by `bertsmith prepare`.")]
-DATA_HELP = "Folder of the benchmark, instead of single files."
+DATA_HELP = "Folder of a benchmark, or with files named train, dev and test; instead of single files."
 TaskData = Annotated[Path | None, option("--data", DATA_HELP, "DIR")]
 TrainFile = Annotated[Path | None, option("--train", "Training examples.", "FILE")]
 DevFile = Annotated[Path | None, option("--dev", "Examples to score on.", "FILE")]
 TestFile = Annotated[Path | None, option("--test", "Labelled test examples, whose scores are reported.", "FILE")]
 RATES_HELP = "Learning rates to try; the best on dev is used."
 LearningRates = Annotated[str, option("--learning-rates", RATES_HELP, "A,B,...")]
-Seeds = Annotated[int, at_least(1, "Runs per learning rate, each with another seed.")]
-Jobs = Annotated[int, at_least(1, "Fine-tuning runs in parallel, on a GPU with enough memory.")]
+Seeds = Annotated[int, at_least(1, "Runs per learning rate, each with a different seed.")]
+Jobs = Annotated[int, at_least(1, "Fine-tuning runs in parallel; the device needs memory for all of them.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.", autocompletion=complete_device)]
 Json = Annotated[bool, option("--json", "Print the result as one JSON object on stdout.")]
 OVERWRITE_HELP = "Replace what an earlier call of this command wrote to the folder."
@@ -121,9 +121,11 @@ Overwrite = Annotated[bool, option("--overwrite", OVERWRITE_HELP)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 
 
-HEAD_HELP = "Read only this head, e.g. classify, tag, span or masked_lm: for folders of classes that are not known."
-IGNORE_HELP = "Read the encoder without its heads."
-TOKENIZER_HELP = "Folder of the tokenizer; default: MODEL."
+HEAD_HELP = (
+    "Use only this head: one of several tasks, e.g. classify-cola, or of a folder of an unknown class, e.g. tag."
+)
+IGNORE_HELP = "Load the encoder without its heads."
+TOKENIZER_HELP = "Folder of the tokenizer; default: the model folder."
 Tokenizer = Annotated[Path | None, typer.Option(metavar="DIR", help=TOKENIZER_HELP)]
 Opening = dict[str, Any]  # how a model folder is opened, see `opens_model`
 OPENING = {

@@ -10,21 +10,22 @@ import typer
 import bertsmith.cli.options as opt
 
 app = typer.Typer()
-LAYERS_HELP = "embeddings, second_to_last, top, last_four_sum, last_four_concat, all_sum, mix."
+LAYERS_HELP = "Layer selections: embeddings, second_to_last, top, last_four_sum, last_four_concat, all_sum, mix."
 MODELS_HELP = (
     "Pre-trained model folders. NAME+bilstm repeats a model with a BiLSTM on top, NAME+fresh repeats it "
     "with random weights, NAME+embeddings with heads that read only its embeddings."
 )
 START_HELP = "Model folder or run to start from; may be repeated."
 CHANGES_HELP = "Settings of fine-tuning, e.g. learning_rate=1e-4; of one model: from-scratch:learning_rate=1e-3."
-TABLES_HELP = "position, models, layers, mix (its regularisation) or injection (input, output, both)."
+TABLES_HELP = "Table: position, models, layers, mix (its regularisation) or injection (input, output, both)."
 SIZES_HELP = "Numbers of labelled training examples; all: every one."
 LINEAGE_SET_HELP = "Settings of fine-tuning, for all or for one model or task, e.g. bert:epochs=5; may be repeated."
 LINEAGE_MODELS_HELP = "Rows of the table, e.g. word-vectors,elmo,gpt,bert."
 PAIRS_HELP = "Parallel text for CoVe: a table with source and target, or two line-aligned files (repeat the option)."
-ONLY_HELP = "Only these parts, e.g. text,pretrain/bert,tasks/bert."
+TEXT_HELP = f"{opt.CORPUS_HELP} May be repeated."
+ONLY_HELP = "Run only these parts, e.g. text,pretrain/bert,tasks/bert."
 SENTENCE_HELP = "For example predictions: a sentence with one *marked* word; may be repeated."
-STOP_HELP = "Save and exit after so many seconds, with exit status 75; the same command resumes."
+STOP_HELP = "Save and exit after this time, with exit status 75; the same command resumes. 0: no limit."
 StudyFolder = Annotated[Path, opt.output("DIR", "Folder of the study; finished runs in it are skipped.")]
 TASKS_HELP = "Task, e.g. glue/cola, conll/conll2003, squad/1.1, classification; may be repeated."
 Tasks = Annotated[
@@ -54,7 +55,7 @@ def features(
     test: opt.TestFile = None,
     data: opt.TaskData = None,
     layers: Annotated[str, typer.Option(metavar="A,B,...", help=LAYERS_HELP, show_default="all but mix")] = "",
-    seeds: Annotated[int, opt.at_least(1, "Taggers per layer selection, each with another seed.")] = 5,
+    seeds: Annotated[int, opt.at_least(1, "Taggers per layer selection, each with a different seed.")] = 5,
     jobs: opt.Jobs = 1,
     precision: Annotated[
         str, typer.Option(help="Precision of the features on disk: float32, or float16 for half the size.")
@@ -119,7 +120,7 @@ def lm_features(
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Compare uses of frozen language models in a task. The tables are those of TagLM and ELMo."""
+    """Compare ways to use frozen language models as features. The tables are those of TagLM and ELMo."""
     from bertsmith.reports import terminal_runs
     from bertsmith.studies.lm_features import lm_features as study
     from bertsmith.studies.task_setup import task_setups
@@ -143,10 +144,12 @@ def sample_efficiency(
     data: opt.TaskData = None,
     sizes: Annotated[str, typer.Option(metavar="A,B,...", help=SIZES_HELP)] = "100,200,500,1000,all",
     from_scratch: Annotated[
-        bool, opt.option("--from-scratch", "Also the first model with random initial weights.")
+        bool, opt.option("--from-scratch", "Also train the first model from random weights.")
     ] = False,
-    seeds: Annotated[int, opt.at_least(1, "Runs per size, each with another seed and subset.")] = 3,
-    min_steps: Annotated[int, opt.at_least(0, "More epochs for runs with fewer optimizer steps.")] = 200,
+    seeds: Annotated[int, opt.at_least(1, "Runs per size, each with a different seed and subset.")] = 3,
+    min_steps: Annotated[
+        int, opt.at_least(0, "Minimum number of optimizer steps; small subsets get more epochs.")
+    ] = 200,
     device: opt.Device = "auto",
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
@@ -166,7 +169,7 @@ def sample_efficiency(
 
 @app.command()
 def lineage(
-    text: Annotated[list[str], typer.Option("--text", metavar="FILE", help=opt.CORPUS_HELP)],
+    text: Annotated[list[str], typer.Option("--text", metavar="FILE", help=TEXT_HELP)],
     task: Tasks,
     data: TaskFolders,
     output: StudyFolder,
@@ -174,8 +177,8 @@ def lineage(
     size: Annotated[str, typer.Option(help="quick: for one GPU; tiny: for a CPU.")] = "quick",
     models: Annotated[str, typer.Option(metavar="A,B,...", help=LINEAGE_MODELS_HELP, show_default="all")] = "",
     pairs: Annotated[list[str] | None, typer.Option("--pairs", metavar="FILE", help=PAIRS_HELP)] = None,
-    vocab_size: Annotated[int, typer.Option(help="Size of each vocabulary; 0: 32,768, tiny 8,192.")] = 0,
-    held_out: Annotated[float, typer.Option(help="Share of documents that models are evaluated on.")] = 0.01,
+    vocab_size: Annotated[int, typer.Option(help="Size of each vocabulary; 0: 32,768, or 8,192 with --size tiny.")] = 0,
+    held_out: Annotated[float, typer.Option(help="Fraction of documents held out for evaluation.")] = 0.01,
     settings: Annotated[list[str] | None, opt.option("--set", LINEAGE_SET_HELP, "[MODEL|TASK:]SETTING=VALUE")] = None,
     learning_rates: opt.LearningRates = "",
     seeds: Annotated[int, opt.at_least(1, "Fine-tuning runs of each model on each task.")] = 3,
@@ -189,7 +192,7 @@ def lineage(
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Compare all models from word vectors to ELECTRA. They get the same text, minutes and tasks."""
+    """Compare all models from word vectors to ELECTRA. All get the same text, minutes and tasks."""
     from bertsmith.studies.lineage.settings import LineageConfig, split_changes
     from bertsmith.studies.lineage.study import lineage as study
     from bertsmith.studies.lineage.table import show

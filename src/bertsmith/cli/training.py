@@ -13,11 +13,13 @@ from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
 RunFolder = Annotated[Path, opt.output("DIR", "Run folder; an interrupted run in it is resumed.")]
-RESUME_HELP = "Resume the run in the folder, fail if there is one, or resume a checkpoint."
+RESUME_HELP = "auto: resume the run in the folder; never: fail if there is one; PATH: resume from this checkpoint."
 Resume = Annotated[str, typer.Option(metavar="auto|never|PATH", help=RESUME_HELP)]
 TRACK_HELP = "Also log to tensorboard, wandb or mlflow; may be repeated."
 Track = Annotated[list[str] | None, typer.Option("--track", metavar="NAME", help=TRACK_HELP)]
-TASKS_HELP = f"{opt.TASK_HELP} For several tasks, repeat it; NAME=TASK names one, and --train NAME=FILE its file."
+TASKS_HELP = (
+    f"{opt.TASK_HELP} For several tasks, repeat the option; NAME=TASK names one, and --train NAME=FILE its file."
+)
 Tasks = Annotated[
     list[str], typer.Option("--task", "-t", metavar="TASK", help=TASKS_HELP, autocompletion=opt.complete_task)
 ]
@@ -97,7 +99,9 @@ def finetune(
     output: RunFolder,
     overrides: Annotated[list[str] | None, opt.overrides("epochs=4 batch_size=16 task.text=review")] = None,
     train: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Training examples.")] = None,
-    dev: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
+    dev: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="Dev examples: they select the best model.")
+    ] = None,
     data: Annotated[list[str] | None, opt.option("--data", opt.DATA_HELP, "DIR")] = None,
     tokenizer: opt.Tokenizer = None,
     learning_rates: opt.LearningRates = "",
@@ -107,7 +111,8 @@ def finetune(
     overwrite: opt.Overwrite = False,
     seed: Annotated[int | None, typer.Option(help="Seed of new heads, data order and dropout.")] = None,
     limit: Annotated[
-        int | None, opt.at_least(1, "Use only N training examples: the first, or with subset=stratified a random draw.")
+        int | None,
+        opt.at_least(1, "Use only the first N training examples, or with subset=stratified a random sample."),
     ] = None,
     track: Track = None,
     dry_run: Annotated[

@@ -16,9 +16,9 @@ from bertsmith.errors import BertsmithError
 app = typer.Typer()
 SOURCE_HELP = (
     "A text, a file with one text per line, a table (tsv, csv, jsonl) with source and reference columns, or - to read "
-    "one per line."
+    "one text per line from stdin."
 )
-BEAM_HELP = "Hypotheses that are followed; 1 takes the most likely token at each step."
+BEAM_HELP = "Number of hypotheses kept at each step; 1 is greedy decoding."
 PENALTY_HELP = "Exponent of the length penalty ((5 + length) / 6)^X; 0 favours short translations."
 EXTRA_HELP = "A translation has at most N tokens more than its source."
 
@@ -34,7 +34,7 @@ def translate(
     output: Annotated[Path | None, opt.output("FILE", "Write the translations here, one per line.")] = None,
     beam_size: Annotated[int, opt.at_least(1, BEAM_HELP)] = 4,
     length_penalty: Annotated[float, typer.Option(metavar="X", help=PENALTY_HELP)] = 0.6,
-    n_best: Annotated[int, opt.at_least(1, "Translations of each text, at most --beam-size.")] = 1,
+    n_best: Annotated[int, opt.at_least(1, "Number of translations of each text, at most --beam-size.")] = 1,
     max_extra_tokens: Annotated[int, typer.Option(metavar="N", help=EXTRA_HELP)] = 50,
     fields: Annotated[
         str, typer.Option(metavar="SOURCE,TARGET", help="Columns or keys of a table; default: source,target.")

@@ -77,7 +77,7 @@ def _complete_pieces(text: str, max_characters: int) -> tuple[list[tuple[int, st
         return pieces[:-1], text[pieces[-1][0] :]
     if len(text) <= 2 * max_characters:
         return [], text
-    # a long run of white space, of which only matters whether it contains a line end
+    # of a long run of white space, only whether it contains a line end matters
     return pieces, "\n" if "\n" in text[body:] else " "
 
 
@@ -186,7 +186,7 @@ class ParquetColumn:
             self._size = path.stat().st_size
             self._file = pyarrow.parquet.ParquetFile(path)
         except (pyarrow.ArrowException, OSError) as error:
-            raise DataError(f"{self.name} is not Parquet that can be read: {_first_line(error)}") from None
+            raise DataError(f"{self.name} is not a readable Parquet file: {_first_line(error)}") from None
         schema = self._file.schema_arrow
         if field not in schema.names:
             raise missing_field_error(self.name, field, schema.names)

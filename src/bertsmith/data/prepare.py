@@ -167,9 +167,11 @@ def prepare(
     quiet: bool = False,
     disk: Disk | None = None,
 ) -> dict[str, Any]:
-    """Writes a corpus as shards; the same call resumes after an interruption, and returns what is finished.
+    """Writes a corpus as shards; the same call resumes after an interruption.
 
-    Of pairs with two vocabularies, `tokenizer` is that of the source, with `Tokenizer.with_target`.
+    If the folder has the finished shards already, nothing is written.
+
+    For pairs with two vocabularies, `tokenizer` is that of the source texts, with a `target` (`Tokenizer.with_target`).
 
     Returns the index, and the share of unknown words of the first documents as `unknown_word_rate`.
     """

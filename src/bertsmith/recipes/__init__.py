@@ -1,4 +1,4 @@
-"""Named recipes: a file is a family, whose `RECIPES` have one line about each recipe and what makes it."""
+"""Named recipes. A file is a family: `RECIPES` maps a name to a one-line description and a function that builds it."""
 
 from __future__ import annotations
 

@@ -93,12 +93,12 @@ RECIPES = {
         quick,
     ),
     "quick_pairs": (
-        "The last minute, to --start from a run of albert/quick: ordered pairs, with sentence order.",
+        "Second stage: --start it from a run of albert/quick; ordered pairs with sentence-order prediction.",
         quick_pairs,
     ),
     "share_attention": ("Layers share their attention only (P-ALBERT Table 4).", partial(sized, sharing="attention")),
     "share_feed_forward": (
-        "Layers share their feed-forward only (P-ALBERT Table 4).",
+        "Layers share their feed-forward network only (P-ALBERT Table 4).",
         partial(sized, sharing="feed_forward"),
     ),
     "share_none": ("Every layer has weights of its own (P-ALBERT Table 4).", partial(sized, sharing="none")),

@@ -13,11 +13,11 @@ from bertsmith.training.plan import Schedule
 from bertsmith.training.recipe import Recipe
 
 TOKENS = 20  # of a target sentence: the paper's code divides the loss of a batch by its sentences, we by its tokens
-HALVING = Schedule("reduce_on_plateau", every=True)  # at every evaluation after the first without improvement
+HALVING = Schedule("reduce_on_plateau", every=True)  # at each evaluation from the first without improvement on
 
 
 def paper() -> Recipe:
-    """For the 209,772 pairs of IWSLT 2016; an evaluation is an epoch."""
+    """For the 209,772 pairs of IWSLT 2016, with one evaluation per epoch."""
     epoch = 3300
     return Recipe(
         name="cove",
@@ -56,7 +56,7 @@ def quick() -> Recipe:
 
 def tiny() -> Recipe:
     recipe = quick()
-    narrow = {"width": 128, "embedding_width": 64, "initializer_range": 0.3}  # of a small fan-in, hence larger weights
+    narrow = {"width": 128, "embedding_width": 64, "initializer_range": 0.3}  # larger weights for the small fan-in
     return replace(recipe, encoder=replace(recipe.encoder, **narrow), batch_size=16, steps=1000)
 
 

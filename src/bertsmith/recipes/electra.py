@@ -106,7 +106,7 @@ RECIPES = {
         quick,
     ),
     "quick_pairs": (
-        "The last minute, to --start from a run of electra/quick: two consecutive segments in a row.",
+        "Second stage: --start it from a run of electra/quick; two consecutive segments in a row.",
         quick_pairs,
     ),
     "replace_mlm": (

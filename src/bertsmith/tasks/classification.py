@@ -19,7 +19,7 @@ class LabelConfig(TableConfig):
     texts: ClassVar[ColumnHints]
 
     label: str = ""  # column of the label; detected if empty
-    positive: str = ""  # the label of the F1 score; by default the second of two labels
+    positive: str = ""  # the positive label of the F1 score; by default the second of two labels
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ClassificationTask:
         """See `TaskConfig.build`; without the labels of a trained model they are those of train."""

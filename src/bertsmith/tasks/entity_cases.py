@@ -24,7 +24,7 @@ class EntityCases:
     spans: Spans
 
     def cases(self, gold: list[Entity], predicted: list[Entity]) -> list[Case]:
-        """One case per gold entity, and one per predicted entity with other bounds than all gold ones."""
+        """One case per gold entity, and one per predicted entity whose bounds are those of no gold entity."""
         cases = []
         by_bounds = {(entity.start, entity.end): entity for entity in predicted}
         for entity in gold:

@@ -59,7 +59,7 @@ class Config(TableConfig):
     text: str = ""  # column of the text; detected if empty
     label: str = ""  # column of the labels, lists or texts; detected if empty
     separator: str = ""  # between the labels of a text, such as "|"
-    labels: str | tuple[str, ...] = ""  # instead: columns of 0 and 1, one for each label, separated by commas
+    labels: str | tuple[str, ...] = ""  # columns of 0 and 1 instead, one for each label, separated by commas
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> MultiLabelTask:
         """See `TaskConfig.build`; without the labels of a trained model they are those of train."""

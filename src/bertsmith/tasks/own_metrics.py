@@ -40,10 +40,10 @@ def find_metric(name: str) -> Metric:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise ConfigError(f"metrics={name}: {module} does not import: {error}") from error
+            raise ConfigError(f"metrics={name}: {module} cannot be imported: {error}") from error
         raise ConfigError(f"metrics={name}: no module {module} in {folder} or among the installed packages") from None
     except Exception as error:  # whatever the user's module raises
-        raise ConfigError(f"metrics={name}: {module} does not import: {_described(error)}") from error
+        raise ConfigError(f"metrics={name}: {module} cannot be imported: {_described(error)}") from error
     finally:
         sys.path[:] = path
     metric: Any = getattr(found, function, None)
@@ -54,7 +54,7 @@ def find_metric(name: str) -> Metric:
 
 
 def call_metric(name: str, metric: Metric, gold: list[Any], predicted: list[Any]) -> float:
-    """The value of a user's metric; a MetricError if it raises an error or returns no finite number."""
+    """The value of a user's metric; a MetricError if it raises an error or does not return a finite number."""
     try:
         value: Any = metric(gold, predicted)
     except Exception as error:

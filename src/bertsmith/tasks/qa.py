@@ -37,8 +37,8 @@ class Config(QAConfig, TableConfig):
     context: str = ""  # column of the passage
     answer: str = ""  # column of the answer: a text, a list of texts, or SQuAD's object with text and answer_start
     start: str = ""  # column of the answer's first character; without one it is the first occurrence
-    rules: ScoringRules = "1.1"  # the official script; with 2.0 an empty answer means that there is none
-    misplaced: Misplaced = "error"  # for an answer that is not in its passage
+    rules: ScoringRules = "1.1"  # those of the official script; with 2.0 an empty answer means that there is none
+    misplaced: Misplaced = "error"  # an answer that is not in its passage; skip: it is not trained on
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> QuestionAnsweringTask:
         """See `TaskConfig.build`; question answering has no labels."""

@@ -28,8 +28,8 @@ class QAConfig:
     max_length: int = 384  # tokens of a window, including question and special tokens
     stride: int = 128  # passage tokens between the starts of neighbouring windows
     max_query_length: int = 64  # tokens of a question; longer ones are truncated
-    max_answer_length: int = 30  # tokens
-    n_best: int = 20  # starts, ends and answers that are considered
+    max_answer_length: int = 30  # maximum length of an answer in tokens
+    n_best: int = 20  # number of starts, ends and answers that are considered
     no_answer: float = 0.0  # null odds above which the prediction is "no answer" (SQuAD 2.0)
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ class Config(QAConfig):
     """Settings of a dataset in the SQuAD format."""
 
     name: ScoringRules = "1.1"  # the official script; with 2.0 a question may have no answer
-    misplaced: Misplaced = "error"  # for an answer that is not at its offset
+    misplaced: Misplaced = "error"  # an answer that is not at its offset; skip: it is not trained on
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> QuestionAnsweringTask:
         """See `TaskConfig.build`; files in the folder `data` have their official names."""

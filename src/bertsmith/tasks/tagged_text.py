@@ -105,7 +105,7 @@ def word_source(example: Example, word: int) -> str:
 
 
 def is_plain(tags: Iterable[str]) -> bool:
-    """Whether these are labels without entities, such as parts of speech: no tag has a letter and a type as B-PER."""
+    """Whether these are labels without entities, such as parts of speech: no tag is like B-PER."""
     distinct = set(tags)
     return any(parse_tag(tag) is None for tag in distinct) and not any(
         "-" in tag and parse_tag(tag) for tag in distinct

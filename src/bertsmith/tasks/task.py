@@ -1,4 +1,4 @@
-"""The contract of a task: files -> examples -> rows, logits -> predictions -> scores. It knows no models."""
+"""The contract of a task: files -> examples -> rows, logits -> predictions -> scores. Tasks do not depend on models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bertsmith.types import Row
 
 FOLDER = "bertsmith.tasks"
 SPLITS = ("train", "dev", "test")
-LOWER_IS_BETTER = ("mean_squared_error",)  # not for the choice of a model
+LOWER_IS_BETTER = ("mean_squared_error",)  # metrics that cannot select the best model
 Files = dict[str, list[Path]]  # by split
 
 
@@ -51,9 +51,8 @@ class Features:
     indices: NDArray[np.int64] | None = None  # tagging: token indices of the row that the head reads [R]
     start: int = 0  # windows: first word or token of the window in the full text
     head: str = ""  # of several tasks: the head that predicts it
-    sentence_starts: NDArray[np.int64] | None = (
-        None  # tagging: those of `indices` that begin a sentence; None: the first
-    )
+    # tagging: those of `indices` that begin a sentence; None: the first
+    sentence_starts: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ Tags = list[list[str]]
 class TokenClassificationTask(LabelTask):
     """Each word gets a tag. The labels are O, and B and I of each entity type: those of train if none are given.
 
-    With `label_scheme` they are the tags of another scheme. Gold and predicted tags are IOB2 all the same.
+    With `label_scheme` they are the tags of another scheme. Gold and predicted tags are IOB2 in any case.
     Of `plain` labels, such as parts of speech, words are scored and not entities, and the main metric is `accuracy`.
     `dataset.read` returns sentences with tags in the scheme of the file.
     `strict`: entities as in seqeval's strict mode, and the main metric is `macro_f1` over the types, as in KLUE-NER.
@@ -128,9 +128,8 @@ class TokenClassificationTask(LabelTask):
             elif unseen:
                 self._unseen = tuple(sorted({*self._unseen, *unseen}))
                 where = examples[0].source.rpartition(":")[0]
-                text = (
-                    f"{where}: the model cannot predict {join_names(unseen)}, which train does not have: always wrong"
-                )
+                problem = "which train does not have, so every such word is an error"
+                text = f"{where}: the model cannot predict {join_names(unseen)}, {problem}"
                 warnings.warn(text, DataWarning, stacklevel=2)
 
     def _labels_of_train(self, examples: Sequence[Example]) -> tuple[str, ...]:
@@ -146,7 +145,7 @@ class TokenClassificationTask(LabelTask):
         return self.plain or self.label_scheme == "IOB2"
 
     def head_config(self) -> dict[str, Any]:
-        """B and I alone are IOB2 to a head, so that it is told of IOB1."""
+        """A head takes labels with only B and I for IOB2, so IOB1 must be named."""
         scheme = {"crf_scheme": "IOB1"} if self.labels and not self.plain and self.label_scheme == "IOB1" else {}
         return super().head_config() | scheme
 

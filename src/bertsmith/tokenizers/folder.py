@@ -72,7 +72,7 @@ class TokenizerFolder:
         return str(named or CLASSES.get(str(self.model_config.get("model_type")), "")).removesuffix("Fast")
 
     def refuse_own_code(self) -> None:
-        """A DataError if the rules of the tokenizer are code that is not in the folder's files, or not run."""
+        """Raises a DataError if the tokenizer needs code that is not run (auto_map) or not supported (jieba)."""
         automatic = self.config.get("auto_map")
         if isinstance(automatic, list) or (isinstance(automatic, Mapping) and automatic.get("AutoTokenizer")):
             name = self.class_name or "named in auto_map"

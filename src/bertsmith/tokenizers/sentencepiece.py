@@ -150,7 +150,7 @@ def _model(data: bytes) -> SentencePieceModel:
             model.types.append(kind if isinstance(kind, int) else 1)
         elif number == 2:  # how it was trained
             values = dict(_fields(_message(value)))
-            model.kind = TYPES.get(_integer(values.get(3, 1)), "strange")
+            model.kind = TYPES.get(_integer(values.get(3, 1)), "non-standard")
             model.byte_fallback = bool(values.get(35))
         elif number == 3:  # normalisation
             values = dict(_fields(_message(value)))

@@ -1,4 +1,4 @@
-"""The share of the words of texts that a vocabulary does not contain: many show that it is for other texts."""
+"""The share of the words of texts that a vocabulary does not contain; many mean a tokenizer for other texts."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Training: batches and losses in, changed weights and checkpoints out. Knows no encoder, objective, task or text."""
+"""Training: runs of `pretrain` and `finetune`, the trainer and its loop, optimizers, schedules and checkpoints."""

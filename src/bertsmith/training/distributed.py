@@ -155,7 +155,7 @@ def join_process_group(device: str = "cpu", *, backend: str | None = None) -> It
 
 
 def private_store(store: Store, *, rank: int, size: int, timeout: timedelta) -> Store:
-    """A prefix of the store that only the ranks of this start know. Every rank must call it.
+    """A prefix of the store that only the ranks of this launch know. Every rank must call it.
 
     torchrun keeps one store through all restarts, so a fast rank could read the address of a rank that has died; and
     each machine counts restarts on its own, so that the count is not a safe prefix. Each rank but the first publishes a

@@ -43,7 +43,7 @@ from bertsmith.training.start import finetuning_settings, text_head_settings
 from bertsmith.training.trainer import Trainer
 
 OBJECTIVES = "bertsmith.objectives"
-MEASURED_SHARE = 16  # one in so many examples of a forward is measured
+MEASURED_SHARE = 16  # memory is measured on one of this many examples of a forward
 
 
 def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokenizer, list[str]]:

@@ -43,9 +43,8 @@ class TaskData:
     train: list[Features]
     examples: int  # of train
     dev: list[Example]
-    classes: dict[
-        str, int
-    ]  # training examples by label (tagging: words), the most frequent first; empty without labels
+    # training examples by label (tagging: words), the most frequent first; empty without labels
+    classes: dict[str, int]
     truncated: int  # training examples that were truncated
     full_length: int  # tokens of the longest training row before truncation
     positions: int  # the longest row that the model takes

@@ -57,7 +57,7 @@ class Trainable(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
-    """How a step is computed: speed, memory and reproducibility."""
+    """Settings of speed, memory and reproducibility."""
 
     max_grad_norm: float = 1.0  # gradient clipping by global norm; 0: none
     compile: bool | None = None  # torch.compile; absent: on CUDA only

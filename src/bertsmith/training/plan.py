@@ -47,13 +47,13 @@ class Schedule:
     - inverse_root: warm-up, then √(warmup/progress); the Transformer (Vaswani et al. 2017, §5.3), whose
       d^-0.5 · min(s^-0.5, s · W^-1.5) has the highest learning rate d^-0.5 · W^-0.5.
     - slanted_triangle: ULMFiT's STLR (P-ULMFiT §3.2), never 0; the warm-up is the paper's cut.
-    - reduce_on_plateau: warm-up, 1, and `reduction` times as much after each evaluation that is not better than the
-      best one, as torch's `ReduceLROnPlateau`. CoVe: `every`, which halves at every evaluation from the first such on.
+    - reduce_on_plateau: warm-up, then 1, multiplied by `reduction` at each evaluation that is not better than the best
+      one, as torch's `ReduceLROnPlateau`; with `every` (CoVe) at all evaluations from the first such one on.
     """
 
     kind: ScheduleKind = "linear"  # the shape of the curve
     floor: float = 0.0  # cosine, constant_then_decay: the factor at the end; reduce_on_plateau: the lowest factor
-    decay: float = 0.1  # constant_then_decay: share of the run
+    decay: float = 0.1  # constant_then_decay: length of the decay, a share of the run
     shape: Literal["linear", "root"] = "linear"  # constant_then_decay: root is 1 - √ of the share (ModernBERT)
     ratio: float = 32.0  # slanted_triangle: highest learning rate over the lowest
     reduction: float = 0.5  # reduce_on_plateau: what the learning rate is multiplied by

@@ -93,33 +93,33 @@ class Recipe:
     """A pre-training run. The run folder holds it as recipe.json, which is accepted wherever a recipe's name is."""
 
     other_names: ClassVar[OtherNames] = PRETRAINING_NAMES
-    name: str  # of the run; family/recipe for a named recipe
+    name: str  # name of the run; family/recipe for a named recipe
     encoder: Annotated[Any, Registry("bertsmith.encoders")]  # the network
     objectives: dict[str, Annotated[Any, Registry("bertsmith.objectives")]]  # the losses, each by its own name
     packing: Annotated[Any, Registry("bertsmith.data.packing")]  # how documents become rows
     optimizer: Annotated[Any, Registry("bertsmith.training.optimizers")]  # how gradients become updates
     steps: int  # optimizer steps of the run
     minutes: float = 0.0  # if set, the run ends after this time, and progress is measured by the clock
-    learning_rate: float  # the highest of the run
-    warmup: float = 0.0  # share of the run, below 1
-    schedule: Schedule = field(default_factory=Schedule)  # of the learning rate
+    learning_rate: float  # the peak learning rate
+    warmup: float = 0.0  # share of the run in which the learning rate rises, below 1
+    schedule: Schedule = field(default_factory=Schedule)  # schedule of the learning rate
     layer_decay: float = 1.0  # factor of the learning rate per layer group, from the top down
     unfreeze: tuple[Unfreeze, ...] = ()  # gradual unfreezing; empty: all layer groups are always trainable
     batch_size: int = 256  # rows of a step, on all ranks together
     batch_size_warmup: BatchSizeWarmup | None = None  # smaller batches at the start of the run
     micro_batch_size: int = 0  # rows of one forward on one rank; 0: the rank's rows of a step at once
     max_length: int = 128  # tokens of a row, special tokens included
-    precision: Precision = "auto"  # on CUDA bf16, or fp8 where that is faster; weights and optimizer state stay fp32
+    precision: Precision = "auto"  # auto: on CUDA bf16, or fp8 where faster; weights and optimizer state stay fp32
     compute: ComputeConfig = field(default_factory=ComputeConfig)  # how steps are computed
-    seed: int = 0  # of initial weights, data order, masks and dropout
+    seed: int = 0  # random seed of initial weights, data order, masks and dropout
     eval_every: int = 1000  # steps between evaluations on held-out rows; 0: only at the end
     eval_rows: int = 512  # held-out rows of an evaluation
     patience: int = 0  # evaluations without improvement before the run stops early; 0: never
     save_every: int = 1000  # steps between checkpoints
-    keep_checkpoints: int = 2  # that are kept
+    keep_checkpoints: int = 2  # number of checkpoints that are kept
     vectors: str = ""  # file or model folder whose word vectors a new model's token table starts with
     start: str = ""  # model folder whose weights the run starts from: a second stage, or continued pre-training
-    after: str = ""  # of a second stage: the recipe of the first, whose model it is meant to start from
+    after: str = ""  # for a second stage: the recipe of the first stage, whose model it should start from
     # start: the tokenizer may be another; tokens that both have keep their vectors, the others start as the mean vector
     match_tokens: bool = False
 
@@ -221,8 +221,8 @@ class FinetuneConfig:
     task: Annotated[Any, Registry(TASKS)]  # the task and its settings
     model: str  # model folder whose encoder is fine-tuned
     tokenizer: str = ""  # folder of the tokenizer; empty: the model folder
-    files: dict[str, str] = field(default_factory=dict)  # of the task, by split, or its folder under data
-    head: dict[str, Any] = field(default_factory=dict)  # settings of the objective that the task leaves open
+    files: dict[str, str] = field(default_factory=dict)  # files of the task by split, or its folder as data
+    head: dict[str, Any] = field(default_factory=dict)  # settings of the head that the task does not set
     # weight of the language model's loss on the same texts, beside the task's (P-GPT1 §3.2): causal_lm or masked_lm
     auxiliary: dict[str, float] = field(default_factory=dict)
     dropout: float | None = None  # in the whole encoder; absent: as in the model folder
@@ -233,28 +233,30 @@ class FinetuneConfig:
     batch_size: int = 32  # examples of a step
     micro_batch_size: int = 0  # examples of one forward on one rank; 0: the rank's examples of a step at once
     epochs: float = 3.0  # passes over the training examples
-    learning_rate: float = 5e-5  # the highest of the run
-    warmup: float = 0.1  # share of the run, below 1
-    schedule: Schedule = field(default_factory=Schedule)  # of the learning rate
-    head_learning_rate: float | None = None  # the highest of the head; absent: learning_rate
+    learning_rate: float = 5e-5  # the peak learning rate
+    warmup: float = 0.1  # share of the run in which the learning rate rises, below 1
+    schedule: Schedule = field(default_factory=Schedule)  # schedule of the learning rate
+    head_learning_rate: float | None = None  # the peak learning rate of the head; absent: learning_rate
     layer_decay: float = 1.0  # factor of the learning rate per layer group, from the top down
     unfreeze: tuple[Unfreeze, ...] = ()  # gradual unfreezing; empty: everything is trainable; groups=1: only the head
-    # differs from the paper's code: with bias correction, without which small sets often fail to learn
+    # how gradients become updates; differs from the paper's code: bias correction, which small sets often need
     optimizer: Annotated[Any, Registry("bertsmith.training.optimizers")] = field(default_factory=adamw.Config)
-    precision: Precision = "auto"  # on CUDA bf16; weights and optimizer state stay fp32
+    precision: Precision = "auto"  # auto: on CUDA bf16; weights and optimizer state stay fp32
     compute: ComputeConfig = field(default_factory=ComputeConfig)  # how steps are computed
     sampling: Literal["all", "balanced"] = "all"  # balanced: an epoch draws each class equally often
     group_by_length: bool = False  # examples of similar length in a batch: less padding for recurrent encoders
-    seed: int = 0  # of new heads, data order and dropout
+    seed: int = 0  # random seed of new heads, data order and dropout
     limit: int = 0  # training examples that are used; 0: all
-    subset: Literal["first", "stratified"] = "first"  # which ones; stratified: drawn by class with the seed, nested
+    subset: Literal["first", "stratified"] = (
+        "first"  # which ones limit keeps; stratified: by class, with the seed, nested
+    )
     dev_fraction: float = 0.0  # of the training examples, used as dev examples where the task has none
     evals_per_epoch: int = 1  # evaluations on the dev examples
-    metrics: str | dict[str, str] = ""  # of your own, as module:function; several with commas, or by name
+    metrics: str | dict[str, str] = ""  # your own metrics, as module:function; several with commas, or by name
     main_metric: str = ""  # the metric whose highest value selects the best model; empty: the task's
     patience: int = 0  # evaluations without improvement before the run stops early; 0: never
     save_every: int = 500  # steps between checkpoints
-    keep_checkpoints: int = 2  # that are kept
+    keep_checkpoints: int = 2  # number of checkpoints that are kept
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.save_every < 1 or self.epochs <= 0:

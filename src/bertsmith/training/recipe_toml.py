@@ -28,12 +28,12 @@ from bertsmith.training.recipe import FinetuneConfig, Recipe
 WIDTH = 120
 COLUMN = 36  # of comments, at most
 HEAD = """\
-# A recipe with every setting: what it does, and in brackets its type and default.
+# A recipe with every setting: what it does, and in parentheses its type and default.
 #   bertsmith check FILE.toml --data SHARDS            check that it runs, its speed and its memory
 #   bertsmith pretrain FILE.toml --data SHARDS -o RUN  settings can be overridden: encoder.layers=4
 """
 FINETUNE_HEAD = """\
-# A fine-tuning recipe with every setting: what it does, and in brackets its type and default.
+# A fine-tuning recipe with every setting: what it does, and in parentheses its type and default.
 #   bertsmith finetune MODEL -t FILE.toml --train FILE --dev FILE -o RUN  settings can be overridden: epochs=4
 # Instead of --train and --dev, files = {train = "train.csv", dev = "dev.csv"} names them here.
 """
@@ -85,7 +85,7 @@ def _table(path: str, settings: Any, lines: list[_Line], leave_out: Sequence[str
 def _section(path: str, settings: Any, comment: str, hint: Any, default: Any = dataclasses.MISSING) -> Iterator[str]:
     """A table with its heading; that of a registry file begins with its kind."""
     cls, registry = type(settings), _registry(hint)
-    texts = [comment, " ".join(inspect.cleandoc(cls.__doc__ or "").split())]
+    texts = [comment, *_paragraphs(cls.__doc__ or "")]
     lines: list[_Line] = []
     if registry:
         about = inspect.cleandoc(importlib.import_module(cls.__module__).__doc__ or "")
@@ -129,8 +129,13 @@ def _laid_out(lines: list[_Line]) -> Iterator[str]:
             yield head
 
 
+def _paragraphs(docstring: str) -> list[str]:
+    """The paragraphs and list items of a docstring, each in one line."""
+    return [" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=- )", inspect.cleandoc(docstring))]
+
+
 def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ")
+    return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="#   " if text.startswith("- ") else "# ")
 
 
 def _is_settings(value: Any) -> bool:
@@ -181,7 +186,7 @@ def _words(hint: Any) -> str:
     if origin in (Union, UnionType):
         return " or ".join(_words(choice) for choice in inner if choice is not NoneType)
     if origin is Literal:
-        return f"one of {', '.join(map(str, inner))}"
+        return f"one of {', '.join(map(str, inner))}" if len(inner) > 1 else str(inner[0])
     if origin is tuple and inner[-1] is not Ellipsis:
         return f"list of {len(inner)}, each a {_words(inner[0])}"
     if origin in (tuple, list):

@@ -1,4 +1,4 @@
-"""Samples of different lengths share rows: every sample once per epoch, any row of any epoch without the others.
+"""Samples of different lengths share rows. Every sample occurs once per epoch, and any row can be made on its own.
 
 Which lengths share a row is decided on the histogram of lengths, so that the cost does not depend on the corpus:
 longest first, each into the row with the least free space that fits (Krell et al. 2021, "Efficient sequence packing
@@ -22,8 +22,8 @@ from bertsmith.data.packing.counter_random import mix_counters, permute, stream_
 from bertsmith.data.packing.document_stream import start_type
 from bertsmith.data.packing.packing import Numbers, Packing
 
-MAX_TEXTS = 16  # of a row
-TOKENS_PER_TEXT = 16  # in long rows, one further text per this many tokens
+MAX_TEXTS = 16  # of a row of up to MAX_TEXTS * TOKENS_PER_TEXT tokens
+TOKENS_PER_TEXT = 16  # the limit of long rows: max_length divided by this
 NEGLIGIBLE_PADDING = 0.003  # fraction of padding below which more texts per row are not tried
 
 Pattern = tuple[tuple[int, ...], int]  # lengths that share a row, and the number of rows

@@ -2,7 +2,7 @@
 
 The stream of an epoch is cut into as many columns as a step has rows, and each step reads the next window of every
 column. A row whose first position is 0 starts a column, with a new state.
-# differs from the paper: each epoch starts elsewhere in the stream, so that the columns are cut elsewhere
+# differs from the paper: each epoch starts at another offset of the stream, so that its columns differ
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Config:
     """Windows of `max_length` tokens, or of random lengths."""
 
     # the paper's random lengths: normal around this mean, or in 5 % of the steps around half of it, with a standard
-    # deviation of 5, at least 5 and at most max_length; the learning rate of a step is scaled by length / mean_length
+    # deviation of 5, at least 5 and at most max_length; the learning rate of a step is scaled by length / mean_length;
     mean_length: int = 0  # 0: every window has max_length tokens
 
     by_column: ClassVar[bool] = True
@@ -79,7 +79,7 @@ class Columns(Packing):
         self._column_length = stream.length // columns
         self.windows = self._column_length // (mean_length or self.max_length)
         self.rows_per_epoch = self.windows * columns
-        self._ends: dict[int, Numbers] = {}  # by epoch, the last ones
+        self._ends: dict[int, Numbers] = {}  # of the last two epochs that were read
         if not self.windows:
             shortest = (mean_length or self.max_length) * columns
             raise DataError(

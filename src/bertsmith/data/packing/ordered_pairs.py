@@ -91,9 +91,8 @@ def _cut_sentences(
         reached = np.minimum(position + targets[span], ends[span])
         fitting = boundary_before(sentences, np.minimum(position + length, ends[span]))
         complete = np.minimum(boundary_after(reached, "left"), fitting)
-        within = (
-            boundary_before(sentences, position) < position
-        )  # the rest of a sentence that started in the sample before
+        # the rest of a sentence that started in the sample before
+        within = boundary_before(sentences, position) < position
         piece = np.minimum(boundary_after(position, "right"), position + length)
         return np.where(within | (complete <= position), piece, complete)
 

@@ -1,6 +1,6 @@
 """Contiguous text for left-to-right models: full rows without a frame, an end token after each document.
 
-GPT-1 was trained so (P-GPT1 §4.1, "contiguous sequences of 512 tokens").
+GPT-1 was trained on such rows (P-GPT1 §4.1, "contiguous sequences of 512 tokens").
 # differs from the paper: documents of one row do not attend to each other
 """
 

@@ -44,7 +44,7 @@ class LineageModel:
     features: tuple[str, ...] = ()  # stages whose frozen encoders give features to the task network
     tuning: tuple[str, ...] = ()  # settings of fine-tuning
     tagging: tuple[str, ...] = ()  # more of them, for tasks that tag words
-    rate: Mapping[Size, float] | None = None  # learning rate of fine-tuning; None: that of the encoder's paper
+    learning_rate: Mapping[Size, float] | None = None  # of fine-tuning; None: that of the encoder's paper
 
 
 # vocabularies: the kind and its settings. Case is kept, so that all models but GPT-1 predict the same text.
@@ -57,10 +57,10 @@ TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
     PAIRS: ("words", ("lowercase=false",)),
 }
 
-# The recipes of the papers are for days. For a minute on a CPU: many small steps. At a learning rate of 1e-3, the
+# The papers' recipes take days. For a minute on a CPU: many small steps. At a learning rate of 1e-3, the
 # vectors of BERT become equal for all words (LOG.md, "Lineage").
 _MINUTE = ("max_length=64", "batch_size=8", "micro_batch_size=0", "learning_rate=3e-4", "warmup=0.1")
-_SHORT = 0.1  # share of word vectors that another model is built over, and of the last stage of Transformers
+_SHORT = 0.1  # of the minutes: for word vectors below another model, and for the last stage of Transformers
 
 STAGES: dict[Size, dict[str, Stage]] = {
     "tiny": {
@@ -111,7 +111,7 @@ MODELS: dict[str, LineageModel] = {
         adds="BERT's network with random weights",
         stage="none",
         tuning=("random_init=true",),
-        rate=_TRANSFORMER,
+        learning_rate=_TRANSFORMER,
     ),
     "word-vectors": LineageModel(
         title="word vectors",
@@ -165,7 +165,7 @@ MODELS: dict[str, LineageModel] = {
         idea="fine-tuned",
         adds="a Transformer instead of an LSTM, and one input format for all tasks",
         stage="gpt",
-        rate=_TRANSFORMER,
+        learning_rate=_TRANSFORMER,
     ),
     "bert": LineageModel(
         title="BERT",
@@ -173,7 +173,7 @@ MODELS: dict[str, LineageModel] = {
         idea="bidirectional",
         adds="masked tokens, so that every layer reads both sides; sentence pairs",
         stage="bert",
-        rate=_TRANSFORMER,
+        learning_rate=_TRANSFORMER,
     ),
     "roberta": LineageModel(
         title="RoBERTa",
@@ -181,7 +181,7 @@ MODELS: dict[str, LineageModel] = {
         idea="more efficient",
         adds="masked LM only, on running text; a vocabulary of bytes",
         stage="roberta",
-        rate=_TRANSFORMER,
+        learning_rate=_TRANSFORMER,
     ),
     "albert": LineageModel(
         title="ALBERT",
@@ -189,7 +189,7 @@ MODELS: dict[str, LineageModel] = {
         idea="more efficient",
         adds="one set of weights for all layers, a small embedding table, sentence order",
         stage="albert",
-        rate=_TRANSFORMER,
+        learning_rate=_TRANSFORMER,
     ),
     "electra": LineageModel(
         title="ELECTRA",
@@ -197,13 +197,13 @@ MODELS: dict[str, LineageModel] = {
         idea="more efficient",
         adds="a loss at every token: which ones did a generator replace?",
         stage="electra",
-        rate=_TRANSFORMER,
+        learning_rate=_TRANSFORMER,
     ),
 }
 
 
 def chosen_models(names: Sequence[str]) -> dict[str, LineageModel]:
-    """The rows of these names in the order of history; all of them for none."""
+    """The rows of these names in chronological order; all rows without names."""
     for name in names:
         if name not in MODELS:
             raise ConfigError(f"--models {name}: it must be one of {', '.join(MODELS)}{did_you_mean(name, MODELS)}")

@@ -30,9 +30,9 @@ COLORS: dict[Idea, int] = {
     **{"fine-tuned": 1, "bidirectional": 3, "more efficient": 4},
 }
 FILLED = {
-    "filled": "What fills the gap of the marked word, most likely first",
-    "filled by the generator": "What ELECTRA's generator fills in",
-    "next": "What comes next, from the words before the marked word",
+    "filled": "Predictions for the masked word, most likely first",
+    "filled by the generator": "Predictions of ELECTRA's generator for the masked word",
+    "next": "Next-token predictions from the words before the marked word",
     "translated": "Translated",
 }
 
@@ -144,7 +144,7 @@ def _near(table: Table) -> str:
         for row in table["rows"]
         for word, words in row["samples"].get("near", {}).items()
     ]
-    heading = "<h4>The nearest words, whatever the sentence</h4>"
+    heading = "<h4>Nearest neighbours of static word vectors</h4>"
     return f"{heading}{html.table(['Model', 'Word', 'Nearest'], rows, wrap=True)}" if rows else ""
 
 
@@ -160,7 +160,7 @@ def _contexts(table: Table) -> str:
     if not rows:
         return ""
     headings = ["Model", *(f"sentences {one + 1} and {other + 1}" for one, other in pairs)]
-    title = "How similar the vectors of the marked words are (cosine; static vectors of one word are equal: 1.00)"
+    title = "Cosine similarity of the vectors of the marked words (1.00 for static vectors of the same word)"
     return f"<h4>{escape(title)}</h4>{TextTable(headings, rows).html()}"
 
 

@@ -1,7 +1,7 @@
 """Example predictions of a pre-trained model for sentences with one *marked* word.
 
-Which words fill the gap, which word comes next, which words are near, and whether one word has different vectors in
-different sentences: as far as the model can do each.
+Masked words, next words, nearest neighbours, and whether one word has different vectors in different sentences: those
+that the model can predict.
 """
 
 from __future__ import annotations

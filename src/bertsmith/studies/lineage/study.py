@@ -192,7 +192,7 @@ class _Work:
         return [model.stage, *model.features]
 
     def _cells(self) -> list[tuple[str, Cell]]:
-        """The fields of the table, by the names of their parts."""
+        """The cells of the table, with the names of their parts."""
         return [
             (task_part(row, setup), cell_of(self.study, row, model, setup, self.facts[setup.task]))
             for (row, model), setup in product(self.study.rows().items(), self.study.tasks)

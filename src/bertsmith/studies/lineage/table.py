@@ -107,7 +107,7 @@ def _score(row: Table, task: str) -> Table | None:
 def main_table(table: Table) -> TextTable:
     """One row for each model: minutes, nats per byte, scores in percent and their mean."""
     tasks = [task["name"] for task in table["tasks"]]
-    headings = ["Model", "Idea", "Minutes", "Nats/byte", "Figure", *(_heading(task) for task in table["tasks"])]
+    headings = ["Model", "Idea", "Minutes", "Nats/byte", "Loss", *(_heading(task) for task in table["tasks"])]
     rows = [
         [row["title"], row["idea"], _number(row["minutes"], "g"), *_nats(row), *(_percent(row, task) for task in tasks)]
         for row in table["rows"]
@@ -135,7 +135,7 @@ def _percent(row: Table, task: str) -> str:
 
 
 def _nats(row: Table) -> list[str]:
-    """The figure and its kind; of a masked model in parentheses, since it is not a likelihood."""
+    """The loss and its kind; of a masked model in parentheses, since it is not a likelihood."""
     loss = row["text_loss"]
     if loss is None:
         return [EMPTY, EMPTY]
@@ -224,15 +224,15 @@ def notes(table: Table) -> Iterator[str]:
         yield f"Nats per byte in parentheses: {why}."
     waiting = sum(cell is None for row in table["rows"] for cell in row["cells"].values())
     if waiting:
-        fields = "1 field is" if waiting == 1 else f"{waiting} fields are"
-        yield f"{fields} not finished ({WAITING}): the same command resumes."
+        cells = "1 cell is" if waiting == 1 else f"{waiting} cells are"
+        yield f"{cells} not finished ({WAITING}): the same command resumes."
 
 
 def show(table: Table) -> None:
     """Prints the table, its costs and its notes; a narrow terminal shows fewer columns."""
     shown = main_table(table)
     if console.width < WIDE:
-        shown = shown.without("Idea").without("Figure")
+        shown = shown.without("Idea").without("Loss")
     shown.print(caption(table))
     cost_table(table).without("Stages").print("Cost of pre-training")
     if table["added"]:

@@ -61,9 +61,9 @@ class TaskFacts:
 
 
 def task_facts(setup: TaskSetup, of_rows: Sequence[str] = ()) -> TaskFacts:
-    """Reads the examples of a task: an error of its name, its files or its settings is one before any training.
+    """Reads the examples of a task, so that errors in its name, files or settings are raised before any training.
 
-    `of_rows`: changes of single models, whose names are checked.
+    `of_rows`: changes of single models; it is checked that they name settings.
     """
     for change in _of_the_task(of_rows):
         make_finetune_config(setup.task, "", setup.files, [change])
@@ -175,7 +175,7 @@ class TaskRun:
 
 @dataclass(frozen=True)
 class Cell:
-    """A model on a task: a field of the table."""
+    """A model on a task: a cell of the table."""
 
     row: str
     setup: TaskSetup
@@ -243,7 +243,7 @@ def _settings(study: LineageConfig, row: str, model: LineageModel, setup: TaskSe
     if model.features:
         changes.append(f"encoder.features={json.dumps([str(model_of(study, one)) for one in model.features])}")
     changes += model.tagging if tags else ()
-    changes += [f"learning_rate={model.rate[study.size]:g}"] if model.rate else []
+    changes += [f"learning_rate={model.learning_rate[study.size]:g}"] if model.learning_rate else []
     changes += [*setup.changes, *study.tuning(row)]
     encoder = config.to_dict(recipes.find(STAGES[study.size][model.stage].recipe))["encoder"]["kind"]
     folder = model_of(study, model.stage)

@@ -35,7 +35,7 @@ ROWS = 16  # of a batch
 
 @dataclass(frozen=True)
 class TextLoss:
-    """What a model makes of the held-out texts."""
+    """The loss of a model on the held-out texts."""
 
     kind: Kind
     nats_per_byte: float
@@ -44,7 +44,7 @@ class TextLoss:
 
 
 def text_loss(predictor: Predictor, texts: Sequence[str]) -> dict[str, object] | None:
-    """The figure of a pre-trained model; None if none of its objectives predicts tokens of text."""
+    """The loss of a pre-trained model; None if none of its objectives predicts tokens of text."""
     heads = predictor.model.objectives
     if CAUSAL in heads:
         return asdict(_causal(predictor, texts))

@@ -41,7 +41,7 @@ class Weight:
 
     @property
     def gradient(self) -> Tensor:
-        """Of a weight that is updated."""
+        """The gradient of a weight that is updated."""
         assert self.tensor.grad is not None, self.name
         return self.tensor.grad
 
@@ -59,7 +59,7 @@ class Optimizer:
         """One update of every weight with a gradient in a trainable layer group; the others do not even decay.
 
         Gradients are divided by `divisor` [] (gradient clipping). If `skip` [] is 1, as for a gradient that is not
-        finite, no weight and no state changes; otherwise it is 0. Of a `DeviceLearningRate` the tensor counts.
+        finite, no weight and no state changes; otherwise it is 0. Of a `DeviceLearningRate`, kernels read the tensor.
         """
         raise NotImplementedError
 

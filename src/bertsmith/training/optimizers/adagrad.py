@@ -16,9 +16,9 @@ from bertsmith.training.optimizers import LearningRates, Optimizer, Weight, load
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Without momentum."""
+    """Adagrad without momentum."""
 
-    initial: float = 0.0  # of the sum of squares; ELMo: 1.0, for gradients of a loss per sequence
+    initial: float = 0.0  # initial sum of squares; ELMo: 1.0, for gradients of a loss per sequence
     epsilon: float = 1e-12  # added to the square root of the sum
     weight_decay: float = 0.0  # decoupled; multiplied by the learning rate. Above 0, every row of a table is updated
 

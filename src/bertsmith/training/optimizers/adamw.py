@@ -16,7 +16,7 @@ from bertsmith.training.optimizers import LearningRates, Optimizer, Weight, kern
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """With bias correction; norms and biases do not decay. RoBERTa and the Transformer use betas=[0.9, 0.98]."""
+    """AdamW with bias correction; norms and biases do not decay. RoBERTa and the Transformer use betas=[0.9, 0.98]."""
 
     betas: tuple[float, float] = (0.9, 0.999)  # decay rates of the two moments
     epsilon: float = 1e-8  # added to the square root of the second moment

@@ -14,9 +14,9 @@ from bertsmith.training.optimizers import LearningRates, Optimizer, Weight, load
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Without momentum by default."""
+    """SGD, by default without momentum."""
 
-    momentum: float = 0.0  # of the gradients, as in torch
+    momentum: float = 0.0  # decay rate of the momentum, as in torch
     nesterov: bool = False  # Nesterov's momentum in place of the plain one
     weight_decay: float = 0.0  # decoupled; multiplied by the learning rate. Above 0, every row of a table is updated
 
