@@ -141,9 +141,8 @@ class TableConfig:
 
     tuple_columns: ClassVar[tuple[tuple[str, ...], ...]] = ()  # columns of rows in memory that are tuples, by length
 
-    header: bool | None = (
-        None  # whether line 1 of csv, tsv and txt has the column names, else column1, …; absent: detected
-    )
+    # whether line 1 of csv, tsv and txt has the column names; without it they are column1, …; absent: detected
+    header: bool | None = None
     quoted: bool | None = None  # whether quotes enclose cells; by default in csv but not in tsv
     encoding: str = "utf-8"  # character encoding of text formats, e.g. cp949
 

@@ -247,9 +247,8 @@ class FinetuneConfig:
     group_by_length: bool = False  # examples of similar length in a batch: less padding for recurrent encoders
     seed: int = 0  # random seed of new heads, data order and dropout
     limit: int = 0  # training examples that are used; 0: all
-    subset: Literal["first", "stratified"] = (
-        "first"  # which ones limit keeps; stratified: by class, with the seed, nested
-    )
+    # which training examples limit keeps; stratified: drawn by class with the seed, smaller subsets within larger ones
+    subset: Literal["first", "stratified"] = "first"
     dev_fraction: float = 0.0  # of the training examples, used as dev examples where the task has none
     evals_per_epoch: int = 1  # evaluations on the dev examples
     metrics: str | dict[str, str] = ""  # your own metrics, as module:function; several with commas, or by name
