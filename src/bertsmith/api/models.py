@@ -92,7 +92,7 @@ def evaluate(
         split: Which examples of a folder, or of the run: `train`, `dev` (default) or `test`.
         output: Folder for scores, predictions and an HTML page.
         max_length: Tokens of a row; by default as in the run.
-        metrics: Custom metrics by name: functions of true and predicted values.
+        metrics: Metrics of your own by name: functions of true and predicted values.
         device: `auto`, `cpu`, `cuda` or `mps`.
         quiet: Do not show progress.
 
