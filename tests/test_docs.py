@@ -199,8 +199,8 @@ def test_every_page_is_in_a_table_of_contents() -> None:
 
 
 def test_chapters_of_the_book_have_one_outline_and_a_figure() -> None:
-    outline = ["The problem", "The idea", "What changed against its predecessor", "Try it", "Measured"]
-    outline += ["Common misreadings", "In bertsmith"]
+    outline = ["The problem", "The idea", "Differences from its predecessor", "Try it", "Measured"]
+    outline += ["Common misconceptions", "In bertsmith"]
     korean = ["문제", "아이디어", "이전 모델과 달라진 점", "실행해 보기", "측정 결과", "흔한 오해"]
     for folder, headings in (("papers", outline), ("ko", korean)):
         for page in sorted((DOCS / folder).glob("*.md")):

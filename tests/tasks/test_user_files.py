@@ -50,7 +50,7 @@ def test_columns_are_detected_and_shown(header: str, text: str, label: str, tmp_
     rows = [",".join({text: f"text {n}", label: "ab"[n % 2]}.get(name, str(n)) for name in names) for n in range(4)]
     task = classification.Config().build(files={"train": written(tmp_path / "a.csv", "\n".join([header, *rows]))})
     assert [example.texts for example in task.examples("train")] == [(f"text {n}",) for n in range(4)]
-    assert task.head_config() == {"kind": "classify", "labels": ["a", "b"]}
+    assert task.head_config() == {"kind": "classify", "labels": ["a", "b"], "texts": 1}
     assert dict(task.detected) == {"text": text, "label": label}
 
 

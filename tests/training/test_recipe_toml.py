@@ -16,6 +16,7 @@ from bertsmith import config, recipes
 from bertsmith.encoders import bert
 from bertsmith.errors import ConfigError
 from bertsmith.evaluation.evaluator import make_evaluation_config
+from bertsmith.reports import terminal
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.plan import BatchSizeWarmup, Unfreeze
 from bertsmith.training.recipe import Recipe, make_finetune_config, with_overrides
@@ -204,6 +205,12 @@ def test_init_alone_lists_the_recipes() -> None:
     shown = call("init").stdout
     assert all(name in shown for name in recipes.names())
     assert "110,106,428" in shown
+
+
+def test_init_alone_shows_more_columns_in_a_wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "WIDE", 100)  # columns of the terminal that `call` simulates
+    heading, *_ = call("init").stdout.splitlines()
+    assert heading.split() == ["recipe", "parameters", "max_length", "batch_size", "steps", "about"]
 
 
 BAD: dict[str, tuple[list[str], int, str]] = {

@@ -179,7 +179,7 @@ def model_card(facts: Mapping[str, Any]) -> None:
 
 def recipe_list(recipes: Sequence[Mapping[str, Any]]) -> None:
     """One line per recipe; a narrow terminal shows fewer columns."""
-    counts = ("parameters", "length", "rows", "steps") if console.width >= WIDE else ("parameters",)
+    counts = ("parameters", "max_length", "batch_size", "steps") if console.width >= WIDE else ("parameters",)
     grid = plain_table("recipe", right=counts)
     grid.columns[0].no_wrap = True
     grid.add_column("about")

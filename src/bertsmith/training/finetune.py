@@ -56,7 +56,10 @@ def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokeniz
         orders = {"both_orders": True} if causal and part.symmetric and hasattr(head, "both_orders") else {}
         shared = text_head if hasattr(head, "hidden") else {"layers"} if hasattr(head, "layers") else set()
         usual = {setting: value for setting, value in text_head.items() if setting in shared}
-        given = {**usual, **part.head_config(), **orders, **own, **label_weights(settings, part, own)}
+        required = part.head_config()
+        if not hasattr(head, "texts"):  # such as a head of an extension
+            required.pop("texts", None)
+        given = {**usual, **required, **orders, **own, **label_weights(settings, part, own)}
         heads[name] = config.from_dict(head, given, "head")
         part.use_head_config(heads[name])
     options: dict[str, Any] = {"tokenizer": settings.tokenizer, "dropout": settings.dropout, "seed": settings.seed}
