@@ -208,7 +208,7 @@ def test_init_alone_lists_the_recipes() -> None:
 
 
 def test_init_alone_shows_more_columns_in_a_wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "WIDE", 100)  # columns of the terminal that `call` simulates
+    monkeypatch.setattr(terminal, "WIDE", 80)  # the console has 80 or 100 columns, as it was when it was first imported
     heading, *_ = call("init").stdout.splitlines()
     assert heading.split() == ["recipe", "parameters", "max_length", "batch_size", "steps", "about"]
 
