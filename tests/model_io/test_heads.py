@@ -218,7 +218,7 @@ def test_a_head_of_another_size(tmp_path: Path) -> None:
     change_weights(path, wider)
     with pytest.raises(DataError) as found:
         open_model(path)
-    one_line(found, "qa_outputs.weight has the shape [3, 32], the config means [2, 32]")
+    one_line(found, "qa_outputs.weight has the shape [3, 32], the config requires [2, 32]")
 
 
 def test_new_heads_on_a_trained_encoder(tmp_path: Path) -> None:

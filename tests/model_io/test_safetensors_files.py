@@ -74,7 +74,7 @@ def test_malformed_headers_are_refused(case: str, tmp_path: Path) -> None:
 
 
 def test_too_many_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safetensors_files, "MOST_TENSORS", 2)
+    monkeypatch.setattr(safetensors_files, "MAX_TENSORS", 2)
     empty = claim([0], [0, 0])
     (tmp_path / "x.safetensors").write_bytes(raw(dict.fromkeys("abc", empty)))
     with pytest.raises(DataError, match="3 tensors: at most 2"):

@@ -30,7 +30,7 @@ WEIGHTS: dict[str, tuple[Callable[[Tensors], Any], str]] = {
     "two names": (lambda tensors: tensors.update({"pooler.dense.bias": torch.ones(32)}), "two names of one weight"),
     "shape": (
         lambda tensors: tensors.update({"bert.pooler.dense.bias": torch.ones(31)}),
-        "has the shape [31], the config means [32]",
+        "has the shape [31], the config requires [32]",
     ),
     "whole numbers": (
         lambda tensors: tensors.update({"bert.pooler.dense.bias": torch.ones(32).int()}),

@@ -39,7 +39,7 @@ LOG = logging.getLogger(__name__)
 QUEUED_BATCHES = 64  # the default queue holds the tokens of this many batches
 FULL_BATCH = 0.5  # share of `batch_tokens` from which on the speed of a batch is that of a large request
 SPEED_SECONDS = 10.0  # how long a measured speed is used: the machine may have been busy with something else
-MOST_CHARACTERS = 2048  # of a request whose texts the engine's thread tokenizes
+MAX_CHARACTERS = 2048  # of a request whose texts the engine's thread tokenizes
 SPEED_WEIGHT = 0.3  # of the latest batch in the moving average
 
 
@@ -109,8 +109,8 @@ class Engine:
         caller before they are queued.
         """
         own, characters = current_deadline(), sum(map(len, texts))
-        most = MOST_CHARACTERS if own.max_tokens is None else own.max_tokens // MAX_TOKENS_PER_CHARACTER
-        if not texts or characters > min(most, MOST_CHARACTERS):
+        most = MAX_CHARACTERS if own.max_tokens is None else own.max_tokens // MAX_TOKENS_PER_CHARACTER
+        if not texts or characters > min(most, MAX_CHARACTERS):
             inputs = preparation(texts)
             return inputs, self.run(query, inputs)
         about: Any = {"texts": texts, "characters": characters, "preparation": preparation}
