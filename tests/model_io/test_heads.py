@@ -64,7 +64,7 @@ def test_settings_and_weights_survive_saving_and_loading(case: str, tmp_path: Pa
     assert facts.notes == ()
     assert open_model(tmp_path / "m", objectives=())[0].objectives.keys() == set()
     imported = import_folder(tmp_path / "m", tmp_path / "n")
-    assert imported.sealed
+    assert imported.verified
     same_weights(ours, open_model(tmp_path / "n")[0])
 
 

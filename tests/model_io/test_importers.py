@@ -76,7 +76,7 @@ def pickled(path: Path) -> Path:
 def test_a_pickled_folder(tmp_path: Path) -> None:
     source = pickled(tmp_path / "old")
     facts = import_folder(source, tmp_path / "m")
-    assert facts.sealed
+    assert facts.verified
     assert facts.notes == ()
     same_weights(open_model(tmp_path / "m")[0], model("masked_lm", "next_sentence"))
     assert sorted(os.listdir(tmp_path)) == ["m", "old"]
@@ -99,7 +99,7 @@ def test_several_pickled_files(tmp_path: Path) -> None:
 def test_a_safetensors_folder_is_rewritten(tmp_path: Path) -> None:
     source = foreign(tmp_path / "theirs")
     facts = import_folder(source, tmp_path / "m")
-    assert facts.sealed
+    assert facts.verified
     assert "imported from | theirs" in (tmp_path / "m" / "README.md").read_text()
     same_weights(open_model(tmp_path / "m")[0], model("masked_lm", "next_sentence"))
 

@@ -49,7 +49,7 @@ def test_weights_and_tokenizer_survive_saving_and_loading(heads: tuple[str, ...]
     same_weights(ours, again)
     assert again.encoder.config == ours.encoder.config
     assert words.fingerprint == tokenizer().fingerprint
-    assert facts.sealed
+    assert facts.verified
     assert facts.notes == ()
     assert not again.training
 
@@ -211,7 +211,7 @@ def test_older_weight_names(change: Callable[[Tensors], Any], tmp_path: Path) ->
     change_weights(path, change)
     again, _, facts = open_model(path)
     same_weights(ours, again)
-    assert not facts.sealed
+    assert not facts.verified
     assert facts.notes == ()
 
 

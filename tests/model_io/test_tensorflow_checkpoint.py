@@ -56,7 +56,7 @@ def google(name: str, *, turned: bool) -> torch.Tensor:
 
 def test_every_weight_is_imported(tmp_path: Path) -> None:
     facts = import_folder(FOLDER, tmp_path / "m")
-    assert facts.sealed
+    assert facts.verified
     assert facts.architectures == ("BertForPreTraining",)
     assert facts.notes == ("lowercase=true, as the vocabulary has no capital letters",)
     model, words, _ = open_model(tmp_path / "m")

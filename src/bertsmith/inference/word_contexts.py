@@ -1,4 +1,4 @@
-"""One word in several sentences: how similar its vectors are, which for word vectors does not depend on the sentence.
+"""One word in several sentences: the similarities of its vectors. Word vectors do not depend on the sentence.
 
 P-ELMo Table 4 compares the nearest neighbours of a word's vector. N sentences, D width.
 """

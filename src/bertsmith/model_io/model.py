@@ -80,7 +80,7 @@ class Model(nn.Module):
         return counts | {name: count for loss in self._penalties() for name, count in loss.counts.items()}
 
     def layer_weights(self) -> dict[str, float]:
-        """The learned weights of layers in the sums that encoder and heads read, as `PLACE/LAYER`."""
+        """The learned weights of layers in the sums that encoder and heads read, as `MIX/LAYER`."""
         found: dict[str, float] = {}
         for name, module in self.named_modules():
             if isinstance(module, ScalarMix | LayerMix):
@@ -103,13 +103,13 @@ class Model(nn.Module):
 
     @property
     def threads_over_rows(self) -> bool:
-        """Whether a training step on a CPU is loops over rows (`nn.row_threads`), with small operations outside."""
+        """Whether a training step on a CPU mainly runs threads over parts of the rows (`nn.row_threads`)."""
         return all(objective.threads_over_rows for objective in self._each())
 
     def forward(self, batch: Batch, state: tuple[Tensor, ...] | None = None) -> Loss:
         """The loss of a corrupted batch; the encoder computes its last layer only at tokens that objectives read.
 
-        `state`: of a stateful encoder, `Loss.state` of the batch before.
+        `state`: of a stateful encoder, `Loss.state` of the previous batch.
         """
         table = self.encoder.token_embeddings
         losses: list[Loss] = []

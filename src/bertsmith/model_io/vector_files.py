@@ -95,7 +95,7 @@ def import_vectors(
     words = [word for word, kept in zip(file.words, ordinary, strict=True) if kept]
     table = np.zeros((len(reserved) + len(words), vectors.shape[1]), np.float32)
     table[len(reserved) :] = vectors[ordinary]
-    table[reserved.index(str(SPECIALS.unknown))] = vectors.mean(0)  # unless the file has one
+    table[reserved.index(str(SPECIALS.unknown))] = vectors.mean(0)  # replaced below if the file has one
     for index in np.flatnonzero(~ordinary):
         table[reserved.index(file.words[index])] = vectors[index]
     tokenizer = Words([*reserved, *words], word_rules=rules)
