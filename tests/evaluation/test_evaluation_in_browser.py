@@ -1,4 +1,4 @@
-"""The page in a real browser: cells show their examples, errors are sorted, keys work, and nothing is asked for."""
+"""The page in a real browser: cells show their examples, errors are sorted, keys work, and no requests are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about an evaluation: whole, harmless, small, and alone."""
+"""The page of an evaluation: complete, escaped, small, without requests."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_many_labels_and_examples_make_a_small_page(tmp_path: Path) -> None:
     assert "The 40 rarest labels are left out." in found._repr_html_()
 
 
-def test_files_take_the_place_of_older_ones(tmp_path: Path) -> None:
+def test_files_replace_older_ones(tmp_path: Path) -> None:
     found = mixed(tmp_path)
     first = write_evaluation(found, tmp_path / "a" / "b")
     assert [path.name for path in first] == ["evaluation.json", "evaluation.html", "predictions.jsonl"]

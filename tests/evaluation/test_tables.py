@@ -1,4 +1,4 @@
-"""Tables of an evaluation, against the scores' own counts and by hand."""
+"""Tables of an evaluation, compared with the metrics and with values computed by hand."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_shapes_of_graphs() -> None:
 
 
 @pytest.mark.parametrize(("query", "inputs"), QUERIES)
-def test_filled_up_batches_give_the_same_results(model: Model, query: Any, inputs: list[ModelInput]) -> None:
+def test_batches_padded_to_a_shape_give_the_same_results(model: Model, query: Any, inputs: list[ModelInput]) -> None:
     if query.one_per_batch:
         pytest.skip("runs without graphs")
     rows = [row for one in inputs for row in one.rows]

@@ -1,4 +1,4 @@
-"""What a fine-tuned model says of texts: labels, numbers, entities, answers, choices, attention; as transformers."""
+"""Predictions of fine-tuned models equal transformers': labels, numbers, entities, answers, choices, attention."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_answers_equal_transformers(tmp_path: Path) -> None:
     assert [(one["start"], one["end"]) for one in found] == expected
     ratio = np.exp(float(pairs[1][0] - pairs[0][0]))
     assert found[1]["score"] / found[0]["score"] == pytest.approx(ratio, rel=1e-4)
-    null = float(start[0] + end[0] - pairs[0][0])  # what no answer scores above the best
+    null = float(start[0] + end[0] - pairs[0][0])  # the no-answer score minus the best one
     assert predictor.answer("which thing", context, no_answer=null + 0.01)["answer"] == found[0]["answer"]
     nothing = predictor.answer("which thing", context, no_answer=null - 0.01)
     assert (nothing["answer"], nothing["start"], nothing["end"]) == ("", 0, 0)

@@ -1,4 +1,4 @@
-"""Weights in fewer bits: nearly the same answers, in less memory."""
+"""Lower precision: nearly the same outputs, in less memory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_quantized_linear_rounds_its_weight(whole: bool, bias: bool) -> None:
     torch.manual_seed(0)
     linear = nn.Linear(24, 7, bias=bias)
     with torch.no_grad():
-        linear.weight[3] = 0  # nothing to scale by
+        linear.weight[3] = 0  # a row of zeros has no scale
     x = torch.randn(5, 24)
     with torch.no_grad():
         expected, found = linear(x), QuantizedLinear(linear, int8=whole)(x)

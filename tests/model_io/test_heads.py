@@ -1,4 +1,4 @@
-"""Heads of fine-tuning in folders: labels and settings, heads that transformers has not, encoders under new ones."""
+"""Heads of fine-tuning in folders: labels and settings, heads that transformers does not have, new heads."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_a_new_pooler_is_noted(tmp_path: Path) -> None:
 
 
 def test_a_new_head_replaces_the_head_of_an_earlier_task(tmp_path: Path) -> None:
-    """A fine-tuned folder under a head of the same name: the old one goes, whatever its size."""
+    """A new head replaces a stored one of the same name, whatever its size."""
     path = folder(tmp_path / "m", SETTINGS["classes"])
     made, _, facts = open_for(path, [classify.Config(labels=("no", "yes"))])
     assert made.objectives["classify"].head.out_features == 2

@@ -1,4 +1,4 @@
-"""Folders that cannot be opened: each is one line that names the place and says what was found and expected."""
+"""Folders that cannot be opened: each error is one line with the path, what was found and what was expected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bertsmith runs`: list, show, compare, plot, called as their user would."""
+"""`bertsmith runs`: list, show, compare, plot."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_show_follows_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.Mon
     done = call("runs", "show", built.folder, "--follow")
     seconds = time.monotonic() - began
     trainer.join()
-    assert seconds >= 0.3  # until nobody works in it
+    assert seconds >= 0.3  # until its lock is released
     assert done.returncode == 0, done.stderr
     assert "stopped" in done.stdout
     assert "12 of 40" in done.stdout
@@ -103,7 +103,7 @@ def test_the_followed_card_fits_the_screen(runs: Path, monkeypatch: pytest.Monke
     assert len(frames) >= 2
     assert all("steps\n" in frame and frame.count("\n") < 24 for frame in frames)  # down to the axis of the chart
     assert not any("best, step 30" in frame for frame in frames)
-    assert "best, step 30" in output.split("\x1b[?1049l")[-1]  # back on the common screen: the whole card
+    assert "best, step 30" in output.split("\x1b[?1049l")[-1]  # back on the normal screen: the whole card
 
 
 def test_compare(runs: Path, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_parts_and_log_probabilities(client: httpx.Client, model: Predictor) -> 
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_errors_have_openais_shape(
+def test_errors_have_openais_format(
     client: httpx.Client, change: dict[str, Any], status: int, message: str, stream: bool
 ) -> None:
     answer = client.post("/v1/completions", json={"prompt": "the smith", "stream": stream} | change)
@@ -113,7 +113,7 @@ def test_errors_have_openais_shape(
     assert message in answer.json()["error"]["message"]
 
 
-def test_a_client_that_leaves_stops_the_generation(model: Predictor) -> None:
+def test_a_disconnected_client_stops_the_generation(model: Predictor) -> None:
     def metric(name: str) -> float:
         lines = client.get("/metrics").text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"bertsmith_{name}"))

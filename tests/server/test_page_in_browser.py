@@ -29,7 +29,7 @@ from bertsmith.training.log import EventLog
 expect = pytest.importorskip("playwright.sync_api").expect
 pytestmark = IN_A_BROWSER
 PHONE, SMALL = {"width": 390, "height": 844}, {"width": 360, "height": 640}
-REFUSED = "Failed to load resource"  # how a browser tells that an answer was no success
+REFUSED = "Failed to load resource"  # the message of a browser for an error response
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +205,7 @@ def test_url_fragment_is_the_state_of_the_page(visit: Any) -> None:
     assert "?" not in path_of(page, "playground")  # a text in the query would be sent, and logged
     other = visit(path_of(page, "playground"))
     assert other.get_by_label("text").input_value() == "a [MASK] 한국 & more"
-    other.locator("#result .bar").first.wait_for()  # asked at once
+    other.locator("#result .bar").first.wait_for()  # requested immediately
     other.get_by_role("tab", name="Fill mask").focus()
     other.keyboard.press("ArrowRight")
     assert other.get_by_role("tab", name="Question answering").get_attribute("aria-selected") == "true"

@@ -1,4 +1,4 @@
-"""FeatureCache on disk: the same bytes however they came about, and never wrong ones, whatever happens to the disk."""
+"""FeatureCache on disk: bytes do not depend on the order of writes, and damage is always detected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPEC = FeatureSpec("0123456789abcdef", (0, 2, 3), width=4)
 
 
 def numbers_of(row: Row) -> np.ndarray:
-    """What the encoder of these tests says of a row."""
+    """The features of a row in these tests."""
     seed = int(row.ids.sum()) + 1000 * len(row)
     return np.random.default_rng(seed).normal(size=(3, len(row), 4)).astype(np.float32)
 
@@ -34,7 +34,7 @@ def key_of(row: Row) -> str:
 
 
 class Extractor:
-    """Counts the rows that it was asked for."""
+    """Counts the rows that it computes."""
 
     def __init__(self) -> None:
         self.asked = 0

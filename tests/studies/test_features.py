@@ -1,4 +1,4 @@
-"""`features` end to end at the smallest size: one reading of every row, a table, nothing done twice."""
+"""`features` end to end at the smallest size: every row is encoded once, a table, no repeated work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The known sets of named entities: their files, their prediction files, and the real data where it is at hand."""
+"""The known sets of named entities: their files, their prediction files, and the real data where it is available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GLUE's files as they are: headers, columns, quotes, two dev sets, MRPC's own files; and the files to hand in."""
+"""GLUE's files: headers, columns, quotes, two dev sets, MRPC's own files; and submission files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real files, where they are at hand: as many examples as their authors count, every one of them readable."""
+"""The real files, where they are available: as many examples as their authors count, all of them readable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQuAD's files: what is read from them, what is said of broken ones, scores, and the files that are handed in."""
+"""SQuAD's files: questions and answers, errors for invalid files, scores, submission files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real sets, where they are at hand: as many windows as the reference has, and answers that read back exactly."""
+"""The real sets, where they are available: as many windows as the reference, and exact answers."""
 
 from __future__ import annotations
 

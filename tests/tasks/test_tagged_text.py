@@ -1,4 +1,4 @@
-"""Words become rows and come back as entities: no word is lost, none asked twice, offsets are those of the text."""
+"""From words to rows to entities: every word is classified exactly once; offsets refer to the original text."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_document_is_one_row_if_it_fits_and_every_word_is_read_once(tmp_path: 
         int(first[one.example_index]) + word for one in short if isinstance(one, WordFeatures) for word in one.words
     ]
     assert numbers == list(range(79))
-    assert len(short) == 5  # 32 places for words: document b needs three windows, the others one each
+    assert len(short) == 5  # 32 positions for words: document b needs three windows, the others one each
     alone = documents(tmp_path).rows(examples, tokenizer(), max_length=512)
     assert [one.example_index for one in alone] == [0, 1, 2, 3, 4, 5]
 
@@ -248,7 +248,7 @@ def test_characters_of_one_token_share_its_tag_and_only_the_first_begins() -> No
     assert len(labelled[0].target) == pieces
     (prediction,) = task.decode([example], labelled, [sure(one) for one in labelled])
     assert prediction.value[:7] == gold[:7]
-    assert prediction.value[7:] == ("I-PER",) * 4  # what the pieces can say
+    assert prediction.value[7:] == ("I-PER",) * 4  # as exactly as pieces allow
     assert task.reachable([example], tokenizer(), max_length=16) == 0
 
 

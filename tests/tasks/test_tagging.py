@@ -1,4 +1,4 @@
-"""Tags of your own: column files and tables, schemes, and what is said of files that are wrong."""
+"""Tags in user files: column files and tables, schemes, and errors for invalid files."""
 
 from __future__ import annotations
 
