@@ -50,10 +50,12 @@ def labelled(rows: Sequence[tuple[str, str]], folder: Path, labels: Sequence[str
     return classification.Config().build(files={"dev": path}, labels=labels)
 
 
-def said(labels: Sequence[str], chosen: str, sure: float) -> Prediction:
+def predicted(labels: Sequence[str], chosen: str, probability: float) -> Prediction:
     """A prediction with that probability; the other labels share the rest."""
-    rest = (1 - sure) / (len(labels) - 1)
-    return Prediction(chosen, sure, {"probabilities": {label: sure if label == chosen else rest for label in labels}})
+    rest = (1 - probability) / (len(labels) - 1)
+    return Prediction(
+        chosen, probability, {"probabilities": {label: probability if label == chosen else rest for label in labels}}
+    )
 
 
 def mixed(folder: Path, count: int = 240) -> Evaluation:
@@ -68,6 +70,6 @@ def mixed(folder: Path, count: int = 240) -> Evaluation:
     predictions = []
     for example in examples:
         right = draw.random() < 0.7
-        sure = float(np.clip(draw.gauss(0.8 if right else 0.6, 0.15), 0.3, 0.999))
-        predictions.append(said(LABELS, example.gold if right else draw.choice(LABELS), sure))
+        probability = float(np.clip(draw.gauss(0.8 if right else 0.6, 0.15), 0.3, 0.999))
+        predictions.append(predicted(LABELS, example.gold if right else draw.choice(LABELS), probability))
     return made_evaluation(task, examples, predictions)

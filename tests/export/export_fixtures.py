@@ -46,6 +46,6 @@ def difference(graph: OnnxModule, texts: Sequence[Row], **changed: np.ndarray[An
     """The largest difference between the graph on all texts and the model on each; some inputs may be changed."""
     given = onnx.padded_inputs(graph, texts, 0) | changed
     with torch.inference_mode():
-        said = graph(*(torch.from_numpy(given[name]) for name in graph.input_names))
-    outputs = {name: part.numpy() for name, part in zip(graph.output_names, said, strict=True)}
+        results = graph(*(torch.from_numpy(given[name]) for name in graph.input_names))
+    outputs = {name: part.numpy() for name, part in zip(graph.output_names, results, strict=True)}
     return onnx.ParityCheck((), onnx.compare_outputs(graph, texts, outputs)).max_abs_diff

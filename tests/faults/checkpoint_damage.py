@@ -65,9 +65,9 @@ def _detection_problem(run: Path, path: Path) -> str:
     try:
         resumed = Checkpoints(run).resume()
     except Exception as error:
-        return f"it was not passed over: {error!r}"
+        return f"the damaged checkpoint was not skipped: {error!r}"
     if resumed.state is None or resumed.state.step != STEPS - EVERY:
-        return "training resumed from it as if nothing had happened"
+        return "training resumed from the damaged checkpoint"
     if len(resumed.skipped) != 1 or not resumed.skipped[0].startswith(f"{path.parent.name} was skipped: "):
         return f"the skipped checkpoints were not named: {resumed.skipped}"
     if str(path) not in resumed.skipped[0]:

@@ -177,13 +177,13 @@ def test_entity_scores_equal_transformers(tmp_path: Path) -> None:
     row = framed(text)
     with torch.no_grad():
         likely = model(**inputs([row])[0]).logits[0].softmax(-1).max(-1)
-    said = {tuple(place): number for place, number in zip(row.offsets.tolist(), range(len(row)), strict=True)}
-    alone = [one for one in predictor.ner(text) if (one["start"], one["end"]) in said]
+    token_numbers = {tuple(offsets): number for number, offsets in enumerate(row.offsets.tolist())}
+    alone = [one for one in predictor.ner(text) if (one["start"], one["end"]) in token_numbers]
     assert alone
     for one in alone:
-        place = said[one["start"], one["end"]]
-        assert one["score"] == pytest.approx(float(likely.values[place]), abs=1e-5)
-        assert one["entity_group"] == TAGS[int(likely.indices[place])][2:]
+        token = token_numbers[one["start"], one["end"]]
+        assert one["score"] == pytest.approx(float(likely.values[token]), abs=1e-5)
+        assert one["entity_group"] == TAGS[int(likely.indices[token])][2:]
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])

@@ -21,18 +21,18 @@ from bertsmith.objectives import classify, masked_lm
 HEADS = (masked_lm.Config(), classify.Config(labels=("no", "yes")))
 
 
-def asked(predictor: Predictor) -> tuple[Any, Any]:
+def outputs_of(predictor: Predictor) -> tuple[Any, Any]:
     return predictor.encode(TEXTS, normalize=True), predictor.predict_proba(TEXTS)
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.05), ("int8", 0.05)])
 def test_low_precision_is_close_to_float32(tmp_path: Path, precision: Any, tolerance: float) -> None:
-    vectors, judged = asked(Predictor(random_model(*HEADS), tokenizer()))
+    vectors, expected = outputs_of(Predictor(random_model(*HEADS), tokenizer()))
     predictor = Predictor(random_model(*HEADS), tokenizer(), precision=precision)
-    found, said = asked(predictor)
+    found, probabilities = outputs_of(predictor)
     assert found.dtype == np.float32
     assert 1e-6 < np.abs(found - vectors).max() < tolerance, "rounded, and not far off"
-    assert np.abs(said - judged).max() < tolerance
+    assert np.abs(probabilities - expected).max() < tolerance
     assert predictor.fill_mask("the [MASK] is red")[0]["score"] > 0
     assert predictor.attention("the smith").weights.shape[:2] == (3, 4)
     save_model(random_model(HEADS[0]), tokenizer(), tmp_path / "m")

@@ -239,7 +239,7 @@ def test_new_heads_are_a_function_of_the_seed(tmp_path: Path) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     first = open_for(path, [classify.Config()], seed=1)[0]
-    assert torch.equal(torch.get_rng_state(), before), "the world's own numbers are not touched"
+    assert torch.equal(torch.get_rng_state(), before), "the global random state is unchanged"
     torch.manual_seed(6)
     same_weights(first, open_for(path, [classify.Config()], seed=1)[0])
     other = open_for(path, [classify.Config()], seed=2)[0]

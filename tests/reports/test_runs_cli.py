@@ -141,7 +141,7 @@ def test_many_runs_are_compared_in_several_tables(width: int, tmp_path: Path, mo
             f"{names[position]} compared with {names[0]}: seed={position}" in sentences for position in range(1, 8)
         )
     assert len(tables) == {60: 8, 100: 4, 250: 1}[width]
-    assert all(table[1].split()[0] == "state" for table in tables), "every table says what its numbers are"
+    assert all(table[1].split()[0] == "state" for table in tables), "every table names its rows"
     assert [name for table in tables for name in table[0].split()] == names
 
 
@@ -162,7 +162,7 @@ def test_runs_with_long_names_are_numbered(tmp_path: Path, monkeypatch: pytest.M
     assert [line.split() for line in settings] == [["setting", "1", "2"], ["seed", "0", "1"]]
     assert numbers[0].split() == ["1", "2"]
     assert "perplexity of guess lm" in text
-    assert "1 held out" in text, "and the picture calls them so"
+    assert "1 held out" in text, "and the chart has the same label"
 
 
 def test_an_absent_group_of_settings_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -223,10 +223,10 @@ def test_requests_are_copied_as_curl_and_python(visit: Any, address: str, served
     assert json.loads(words[-1]) == {"inputs": text, "top_k": 2}
     button(page, "copy as Python").click()
     page.get_by_text("import json").wait_for()
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         exec(page.locator("#result pre").text_content(), {})
-    assert [one["token_str"] for one in eval(said.getvalue())] == [
+    assert [one["token_str"] for one in eval(printed.getvalue())] == [
         one["token_str"] for one in served["judge"].fill_mask(text, top_k=2)
     ]
 
@@ -286,13 +286,13 @@ def test_attention_as_lines_without_special_tokens(visit: Any, served: dict[str,
     page.keyboard.press("ArrowDown")
     found = served["judge"].attention("the smith", "has iron").weights[2, 3]
     best = max((1, 2, 4, 5), key=lambda place: found[2, place])
-    said = page.locator("#weight").text_content()
-    assert said.startswith(f"smith attends most to {['', 'the', 'smith', '', 'has', 'iron'][best]} ")
-    assert f"{100 * found[2, best]:.1f} %" in said
+    shown = page.locator("#weight").text_content()
+    assert shown.startswith(f"smith attends most to {['', 'the', 'smith', '', 'has', 'iron'][best]} ")
+    assert f"{100 * found[2, best]:.1f} %" in shown
     assert 0 < page.locator(".lines line").count() <= 4
     again = visit(path_of(page, "attention"))
     again.locator('.lines [aria-selected="true"]').wait_for()
-    assert again.locator("#weight").text_content() == said
+    assert again.locator("#weight").text_content() == shown
 
 
 def test_attention_of_too_many_tokens_is_rejected(browser: Any) -> None:

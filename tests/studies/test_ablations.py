@@ -90,7 +90,7 @@ def test_one_table_and_finished_runs_are_reused(
     kept = [path.parent.name for path in (tmp_path / "s").glob("*/*/lr-*/best")]
     assert len(kept) == 6  # the best run of each cell
     assert not list((tmp_path / "s").glob("*/*/lr-*/checkpoints"))
-    monkeypatch.setattr(ablations, "sweep", lambda *words, **how: pytest.fail("a finished sweep was done again"))
+    monkeypatch.setattr(ablations, "sweep", lambda *words, **how: pytest.fail("a finished sweep was repeated"))
     assert json.loads(call(*labelled, "--json").stdout) == result
     shown = call(*labelled, "-q").stdout
     assert "ltr+bilstm" in shown

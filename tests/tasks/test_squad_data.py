@@ -19,7 +19,7 @@ from bertsmith.tokenizers.wordpiece import WordPiece
 
 DATA = Path(os.environ.get("BERTSMITH_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 VOCABULARY = DATA / "vocab" / "bert-uncased.txt"
-pytestmark = pytest.mark.skipif(not (DATA / "tasks" / "squad.tar.xz").is_file(), reason="SQuAD is not at hand")
+pytestmark = pytest.mark.skipif(not (DATA / "tasks" / "squad.tar.xz").is_file(), reason="SQuAD is not available")
 
 
 @pytest.fixture(scope="module")
