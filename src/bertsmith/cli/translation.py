@@ -18,7 +18,7 @@ SOURCE_HELP = (
     "A text, a file with one text per line, a table (tsv, csv, jsonl) with source and reference columns, or - to read "
     "one per line."
 )
-BEAM_HELP = "Hypotheses kept at each step; 1 takes the most likely token at each step."
+BEAM_HELP = "Hypotheses that are followed; 1 takes the most likely token at each step."
 PENALTY_HELP = "Exponent of the length penalty ((5 + length) / 6)^X; 0 favours short translations."
 EXTRA_HELP = "A translation has at most N tokens more than its source."
 
