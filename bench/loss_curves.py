@@ -1,24 +1,25 @@
 """Compares loss curves of the fast and the plain implementation: same recipe, same rows, same order.
 
-    python bench/loss_curves.py SHARDS [--recipe bert/small] [--steps 2000] [--ways fast plain-bf16 plain-fp32 fp8]
+    python bench/loss_curves.py SHARDS [--recipe bert/small] [--steps 2000] [--variants fast plain-bf16 plain-fp32 fp8]
         [--seeds 3 [--from 0]] [--dropout 0] [--set SETTING=VALUE]... [--stretch 50] [--no-compile] [-o DIR]
     python bench/loss_curves.py --compare DIR
 
 `fast` is the default of users: compiled, with bertsmith's kernels, even where others are faster. `graphs` and `fp8` add
-CUDA graphs and FP8, `fp8-graphs` both. A plain variant ("way") is not compiled and uses torch's masked attention,
-F.gelu and F.dropout. Rows, model, masks, optimizer and schedule are the same for all. A seed changes initial weights
-and dropout, never rows or masks; ways with equal seeds have equal initial weights. The schedule is the recipe's over
-the given steps with 10 % warm-up and a learning rate of 5e-4; `--set` overrides it.
+CUDA graphs and FP8, `fp8-graphs` both. A plain variant is not compiled and uses torch's masked attention, F.gelu and
+F.dropout. Rows, model, masks, optimizer and schedule are the same for all. A seed changes initial weights and dropout,
+never rows or masks; variants with equal seeds have equal initial weights. The schedule is the recipe's over the given
+steps with 10 % warm-up and a learning rate of 5e-4; `--set` overrides it.
 
-Criterion: curves are means over windows of 50 steps. The difference of a way is the mean over seeds of its curve minus
-the plain curve with the same seed. The noise is the standard deviation over seeds of the plain way in the same window,
-with variances averaged over two windows to either side, since the variance of three seeds is often small by chance. A
-way is within noise if its difference never exceeds 3 standard deviations, its final held-out difference does not exceed
-3 either, and every loss is finite. The distance between two plain seeds is reported for reference. With three seeds an
-equivalent way fails now and then. A model at the unigram loss does not use attention: the unigram loss is reported too,
-with a warning if the plain way is not below it.
+Criterion: curves are means over windows of 50 steps. The difference of a variant is the mean over seeds of its curve
+minus the plain curve with the same seed. The noise is the standard deviation over seeds of the plain variant in the
+same window, with variances averaged over two windows to either side, since the variance of three seeds is often small
+by chance. A variant is within noise if its difference never exceeds 3 standard deviations, its final held-out
+difference does not exceed 3 either, and every loss is finite. The distance between two plain seeds is reported for
+reference. With three seeds an equivalent variant fails now and then. A model at the unigram loss does not use
+attention: the unigram loss is reported too, with a warning if the plain variant is not below it.
 
-With `-o` each run writes a file to DIR and is not run again: ways may be split over calls; `--compare` reads all files.
+With `-o` each run writes a file to DIR and is not run again: variants may be split over calls; `--compare` reads all
+files.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ from bertsmith.training.recipe import Recipe, with_overrides
 from bertsmith.training.step import Diverged, Step
 from bertsmith.training.trainer import Trainer
 
-# Overrides of each way.
-WAYS = {
+# Overrides of each variant.
+VARIANTS = {
     "fast": ("compute.compile=true", "compute.cuda_graphs=false"),
     "graphs": ("compute.compile=true", "compute.cuda_graphs=true"),
     "fp8": ("compute.compile=true", "compute.cuda_graphs=false", "precision=fp8"),
@@ -75,7 +76,7 @@ Floats = NDArray[np.float64]
 class Curve:
     """One run: the loss of each step, and the final held-out loss if there is held-out data."""
 
-    way: str
+    variant: str
     seed: int
     losses: list[float]  # nan after divergence
     held_out: float | None
@@ -87,9 +88,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A way compared with a plain one: loss differences, and ratios to the standard deviation over seeds."""
+    """A variant compared with a plain one: loss differences, and ratios to the standard deviation over seeds."""
 
-    way: str
+    variant: str
     plain: str
     seeds: int  # common to both
     within: bool
@@ -97,13 +98,13 @@ class Comparison:
     at: int  # last step of the window with the largest difference
     difference: float  # there
     mean: float  # difference over all windows
-    seed_distance: float  # largest between two seeds of the plain way
+    seed_distance: float  # largest between two seeds of the plain variant
     held_out: float | None
     held_out_difference: float | None
 
     def __str__(self) -> str:
         verdict = "within noise" if self.within else "NOT within noise"
-        text = f"{self.way} against {self.plain}: {verdict}: "
+        text = f"{self.variant} against {self.plain}: {verdict}: "
         if not math.isfinite(self.difference):
             return f"{text}a loss is not finite by step {self.at:,}"
         text += f"largest difference {self.largest:.2f} standard deviations ({self.difference:+.4f} by step {self.at:,}"
@@ -130,13 +131,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("shards", nargs="?", type=Path)
     parser.add_argument("--recipe", default="bert/small")
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["fast", "plain-bf16", "plain-fp32"])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["fast", "plain-bf16", "plain-fp32"])
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="SEED", help="the first of them")
     parser.add_argument("--dropout", type=float, default=0.0, help="of blocks and of attention")
     parser.add_argument("--set", action="append", default=[], metavar="SETTING=VALUE", help="of the recipe")
     parser.add_argument("--stretch", type=int, default=50, help="window: steps averaged per point")
-    parser.add_argument("--no-compile", action="store_true", help="disable compilation for all ways")
+    parser.add_argument("--no-compile", action="store_true", help="disable compilation for all variants")
     parser.add_argument("--device", default="auto")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR")
     parser.add_argument("--compare", type=Path, metavar="DIR", help="run nothing, compare the curves in DIR")
@@ -144,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> list[Curve]:
-    """Trains all requested ways and seeds; returns all curves in the output folder."""
+    """Trains all requested variants and seeds; returns all curves in the output folder."""
     if options.shards is None:
         raise ConfigError("no shards given: pass a folder that bertsmith prepare wrote, or --compare DIR")
     data, world = PretrainData.open(options.shards), World(device=torch.device(choose_device(options.device)))
@@ -153,17 +154,17 @@ def run(options: argparse.Namespace) -> list[Curve]:
     recipe = data.with_vocabulary(with_overrides(recipes.find(options.recipe), changes))
     curves = []
     for seed in range(options.first, options.first + options.seeds):  # an interrupted call leaves complete pairs
-        for way in options.ways:
-            overrides = list(WAYS[way])
+        for variant in options.variants:
+            overrides = list(VARIANTS[variant])
             overrides += ["compute.compile=false"] if options.no_compile else []
-            variant = with_overrides(recipe, overrides)
-            path = options.output and options.output / f"{way}-{seed}.json"
-            curve = _finished(path, _provenance(variant, data)) if path else None
+            varied = with_overrides(recipe, overrides)
+            path = options.output and options.output / f"{variant}-{seed}.json"
+            curve = _finished(path, _provenance(varied, data)) if path else None
             if curve is None:
-                curve = train(way, seed, variant, data, world)
+                curve = train(variant, seed, varied, data, world)
                 if path:
                     _write(path, asdict(curve))
-                print(f"{way} seed {seed}: {curve.tokens_per_second / 1e3:,.1f} k tokens/s", flush=True)
+                print(f"{variant} seed {seed}: {curve.tokens_per_second / 1e3:,.1f} k tokens/s", flush=True)
             curves.append(curve)
     return read(options.output) if options.output else curves
 
@@ -183,11 +184,11 @@ def plain() -> Iterator[None]:
         attention.choose_kernel = before
 
 
-def train(way: str, seed: int, recipe: Recipe, data: PretrainData, world: World) -> Curve:
-    """Trains one way with one seed."""
+def train(variant: str, seed: int, recipe: Recipe, data: PretrainData, world: World) -> Curve:
+    """Trains one variant with one seed."""
     torch.compiler.reset()
     gc.collect()  # the model of the previous run
-    with plain() if way.startswith("plain") else nullcontext():
+    with plain() if variant.startswith("plain") else nullcontext():
         trainer = _trainer(recipe, data, world, seed)
         steps, seconds = _steps(trainer)
         losses = [step.loss for step in steps] + [math.nan] * (recipe.steps - len(steps))
@@ -197,7 +198,7 @@ def train(way: str, seed: int, recipe: Recipe, data: PretrainData, world: World)
     words = [loss for name, loss in scores.losses.items() if name.endswith("_lm")] if scores else []
     word_losses = {"words": words[0] if words else None, "unigram_loss": data.unigram_loss()}
     provenance = {**_provenance(recipe, data), **world.environment()}
-    return Curve(way, seed, losses, scores.loss if scores else None, tokens / seconds, provenance, **word_losses)
+    return Curve(variant, seed, losses, scores.loss if scores else None, tokens / seconds, provenance, **word_losses)
 
 
 def _trainer(recipe: Recipe, data: PretrainData, world: World, seed: int) -> Trainer:
@@ -233,10 +234,10 @@ def _provenance(recipe: Recipe, data: PretrainData) -> dict[str, Any]:
 
 
 def read(folder: Path) -> list[Curve]:
-    """The curves in a folder, by way; raises unless they have the same recipe and data."""
-    files = [path for way in WAYS for path in sorted(folder.glob(f"{way}-[0-9]*.json"))]
+    """The curves in a folder, by variant; raises unless they have the same recipe and data."""
+    files = [path for variant in VARIANTS for path in sorted(folder.glob(f"{variant}-[0-9]*.json"))]
     if not files:
-        raise ConfigError(f"{folder} holds no curves: run some ways with -o {folder}")
+        raise ConfigError(f"{folder} holds no curves: run some variants with -o {folder}")
     curves = [_read(path) for path in files]
     for curve, path in zip(curves, files, strict=True):
         if any(curve.provenance[part] != curves[0].provenance[part] for part in ("recipe", "data")):
@@ -283,12 +284,14 @@ def difference_of(curves: Sequence[Curve], plain_curves: Sequence[Curve], stretc
     plain_by_seed = {curve.seed: smoothed(curve.losses, stretch) for curve in plain_curves}
     shared = [curve for curve in curves if curve.seed in plain_by_seed]
     if len(plain_curves) < 2 or not shared:
-        raise ConfigError(f"{plain_curves[0].way} needs two seeds at least, one of them a seed of {curves[0].way}")
+        raise ConfigError(
+            f"{plain_curves[0].variant} needs two seeds at least, one of them a seed of {curves[0].variant}"
+        )
     return np.stack([smoothed(curve.losses, stretch) - plain_by_seed[curve.seed] for curve in shared])
 
 
 def compare(curves: Sequence[Curve], plain_curves: Sequence[Curve], *, stretch: int) -> Comparison:
-    """Compares a way with a plain one, which needs at least two seeds, one of them in common."""
+    """Compares a variant with a plain one, which needs at least two seeds, one of them in common."""
     differences = difference_of(curves, plain_curves, stretch)
     difference = differences.mean(axis=0)
     noise = np.stack([smoothed(curve.losses, stretch) for curve in plain_curves])
@@ -298,8 +301,8 @@ def compare(curves: Sequence[Curve], plain_curves: Sequence[Curve], *, stretch: 
     seed_distance = max(_over(one - other, deviations).max() for one, other in combinations(noise, 2))
     away, far = _held_out(curves, plain_curves)
     return Comparison(
-        way=curves[0].way,
-        plain=plain_curves[0].way,
+        variant=curves[0].variant,
+        plain=plain_curves[0].variant,
         seeds=len(differences),
         within=bool(ratios[index] <= LIMIT and (far is None or far <= LIMIT)),
         largest=float(ratios[index]),
@@ -332,21 +335,25 @@ def _over(differences: Floats, deviations: Floats) -> Floats:
 
 def show(curves: Sequence[Curve], *, stretch: int, folder: Path | None) -> None:
     """Prints the table and the comparisons; writes them and the plots if there is a folder."""
-    ways = {way: values for way in WAYS if (values := [curve for curve in curves if curve.way == way])}
-    notes = [line for way, values in ways.items() if way.startswith("plain") for line in unigram_lines(values)]
+    variants = {
+        variant: values for variant in VARIANTS if (values := [curve for curve in curves if curve.variant == variant])
+    }
+    notes = [
+        line for variant, values in variants.items() if variant.startswith("plain") for line in unigram_lines(values)
+    ]
     print("\n".join([*table(curves, stretch), *notes]))
     comparisons = []
-    for name, plain_curves in ways.items():
-        for way, way_curves in ways.items():
-            if name.startswith("plain") and way != name and not (way.startswith("plain") and way > name):
+    for name, plain_curves in variants.items():
+        for variant, variant_curves in variants.items():
+            if name.startswith("plain") and variant != name and not (variant.startswith("plain") and variant > name):
                 try:
-                    comparisons.append(compare(way_curves, plain_curves, stretch=stretch))
+                    comparisons.append(compare(variant_curves, plain_curves, stretch=stretch))
                     print(comparisons[-1])
                 except ConfigError as error:
-                    print(f"{way} against {name}: not compared: {error}")
+                    print(f"{variant} against {name}: not compared: {error}")
     if folder:
         _write(folder / "comparison.json", {"stretch": stretch, "comparisons": [asdict(one) for one in comparisons]})
-        _draw(ways, stretch, folder)
+        _draw(variants, stretch, folder)
 
 
 def table(curves: Sequence[Curve], stretch: int) -> list[str]:
@@ -354,42 +361,49 @@ def table(curves: Sequence[Curve], stretch: int) -> list[str]:
     stretch = min(stretch, len(curves[0].losses))
     indices = np.unique(np.linspace(0, len(curves[0].losses) // stretch - 1, POINTS).round().astype(int))
     heads = "".join(f"{(index + 1) * stretch:>8,}" for index in indices)
-    lines = [f"loss, mean of {stretch} steps up to step", f"way         seed{heads}  held out  k tokens/s"]
+    lines = [f"loss, mean of {stretch} steps up to step", f"variant     seed{heads}  held out  k tokens/s"]
     for curve in curves:
         losses = smoothed(curve.losses, stretch)
         held_out = "–" if curve.held_out is None else f"{curve.held_out:.4f}"
         cells = "".join(f"{losses[index]:8.4f}" for index in indices)
-        lines.append(f"{curve.way:<12}{curve.seed:>4}{cells}{held_out:>10}{curve.tokens_per_second / 1e3:12,.1f}")
+        lines.append(f"{curve.variant:<12}{curve.seed:>4}{cells}{held_out:>10}{curve.tokens_per_second / 1e3:12,.1f}")
     return lines
 
 
 def unigram_lines(curves: Sequence[Curve]) -> list[str]:
-    """Final held-out loss of a plain way beside the unigram loss; empty without held-out words."""
+    """Final held-out loss of a plain variant beside the unigram loss; empty without held-out words."""
     words, unigram_loss = [curve.words for curve in curves if curve.words is not None], curves[0].unigram_loss
     if not words or unigram_loss is None:
         return []
     loss = float(np.mean(words))
-    lines = [f"{curves[0].way} has a held-out loss of {loss:.2f} on words; unigram loss {unigram_loss:.2f}"]
+    lines = [f"{curves[0].variant} has a held-out loss of {loss:.2f} on words; unigram loss {unigram_loss:.2f}"]
     if not loss < unigram_loss - MIN_IMPROVEMENT:
         lines.append("WARNING: not below the unigram loss, an error in attention would not show: train longer")
     return lines
 
 
-def _draw(ways: Mapping[str, Sequence[Curve]], stretch: int, folder: Path) -> None:
-    """Writes curves.svg (means over seeds) and differences-….svg (from each plain way, with ± the limit)."""
+def _draw(variants: Mapping[str, Sequence[Curve]], stretch: int, folder: Path) -> None:
+    """Writes curves.svg (means over seeds) and differences-….svg (from each plain variant, with ± the limit)."""
     from bench.ten_minutes.drawing import draw
 
-    means = {way: np.stack([smoothed(curve.losses, stretch) for curve in values]) for way, values in ways.items()}
-    steps = min(stretch, len(next(iter(ways.values()))[0].losses))
+    means = {name: np.stack([smoothed(curve.losses, stretch) for curve in values]) for name, values in variants.items()}
+    steps = min(stretch, len(next(iter(variants.values()))[0].losses))
 
     def points(values: Floats) -> list[tuple[float, float]]:
         return [((index + 1) * steps, float(value)) for index, value in enumerate(values) if math.isfinite(value)]
 
-    pictures = {"curves": ({way: points(values.mean(axis=0)) for way, values in means.items()}, "loss")}
-    for name in [way for way in ways if way.startswith("plain") and len(ways[way]) > 1]:
-        seeds = {curve.seed for curve in ways[name]}
-        others = {way: values for way, values in ways.items() if way != name and seeds & {one.seed for one in values}}
-        lines = {way: points(difference_of(values, ways[name], stretch).mean(axis=0)) for way, values in others.items()}
+    pictures = {"curves": ({name: points(values.mean(axis=0)) for name, values in means.items()}, "loss")}
+    for name in [variant for variant in variants if variant.startswith("plain") and len(variants[variant]) > 1]:
+        seeds = {curve.seed for curve in variants[name]}
+        others = {
+            variant: values
+            for variant, values in variants.items()
+            if variant != name and seeds & {one.seed for one in values}
+        }
+        lines = {
+            variant: points(difference_of(values, variants[name], stretch).mean(axis=0))
+            for variant, values in others.items()
+        }
         band = LIMIT * deviation(means[name])
         lines |= {f"{LIMIT:g} deviations": points(band), f"−{LIMIT:g} deviations": points(-band)}
         pictures[f"differences-{name}"] = (lines, f"loss minus that of {name}")

@@ -78,14 +78,14 @@ def main(data: str, vocabulary: str, rounds: str = "5") -> None:
     task = squad.Config(name="2.0").build(files={"dev": Path(data)})
     examples = task.examples("dev")
     bertsmith, reference = WordPiece.from_vocabulary(vocabulary), BertTokenizerFast(vocab=vocabulary)
-    ways: dict[str, Callable[[], list[Any]]] = {
+    programs: dict[str, Callable[[], list[Any]]] = {
         "bertsmith": lambda: task.rows(examples, bertsmith, max_length=LENGTH),
         "baseline": lambda: baseline(examples, reference),
     }
     assert bertsmith.encode("unaffable").ids.tolist() == reference("unaffable", add_special_tokens=False)["input_ids"]
-    taken: dict[str, list[tuple[float, float, int]]] = {name: [] for name in ways}
+    taken: dict[str, list[tuple[float, float, int]]] = {name: [] for name in programs}
     for _ in range(int(rounds)):
-        for name, work in ways.items():
+        for name, work in programs.items():
             taken[name].append(core_seconds(work))
     rates = {name: [count / cpu for cpu, _, count in runs] for name, runs in taken.items()}
     for name, runs in taken.items():

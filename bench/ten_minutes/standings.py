@@ -37,7 +37,7 @@ Runs = Mapping[str, Mapping[str, Any]]
 Scores = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
-def overtakings(runs: Runs) -> list[dict[str, Any]]:
+def times_to_loss(runs: Runs) -> list[dict[str, Any]]:
     """Training seconds after which a run first reached the final loss of another; None: never.
 
     Only runs with the same held-out rows are compared, and no stage with the stage before it.

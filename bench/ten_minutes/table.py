@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.ten_minutes import results
 from bench.ten_minutes.drawing import draw
-from bench.ten_minutes.standings import LOSS, PUBLISHED, Runs, Scores, measures, overtakings, standings
+from bench.ten_minutes.standings import LOSS, PUBLISHED, Runs, Scores, measures, standings, times_to_loss
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.studies.ablations import FRESH
 from bertsmith.system.durable import Disk
@@ -35,8 +35,8 @@ def table(folders: Sequence[Path], output: Path, only: Sequence[str] = ()) -> di
     scores = {key: found for key, found in results.task_scores(folders).items() if key[0] in only or not only}
     tasks = [task for task in TITLES if any(found == task for _, found in scores)]
     tasks += sorted({task for _, task in scores} - set(tasks))
-    overtaking, standing = overtakings(runs), standings(runs, scores, tasks)
-    parts = (_results(runs, scores, tasks), _standing(standing), _overtaking_lines(overtaking), _footnotes(runs))
+    overtaking, standing = times_to_loss(runs), standings(runs, scores, tasks)
+    parts = (_results(runs, scores, tasks), _standing(standing), _time_to_loss_lines(overtaking), _footnotes(runs))
     text = "\n\n".join(part for part in parts if part)
     Disk().make_folder(output)
     Disk().write_file(output / PAGE, [(text + "\n").encode()])
@@ -114,7 +114,7 @@ def _standing(standing: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _overtaking_lines(overtaking: Sequence[Mapping[str, Any]]) -> str:
+def _time_to_loss_lines(overtaking: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for one in overtaking:
         goal = f"{one['whom']}'s final {one['loss']:.4f} nats per byte"

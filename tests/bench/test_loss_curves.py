@@ -30,7 +30,7 @@ def bench_on_the_path() -> Iterator[None]:
     sys.path.remove(str(ROOT))
 
 
-def curves(way: str, *, more: Sequence[float] | float = 0.0, held_out: float = 0.0, seeds: int = 3) -> list[Any]:
+def curves(variant: str, *, more: Sequence[float] | float = 0.0, held_out: float = 0.0, seeds: int = 3) -> list[Any]:
     """Falling curves with common row noise; seeds are offset by -1, 0, 1 times NOISE, with signs swapped half-way."""
     from bench.loss_curves import Curve
 
@@ -40,7 +40,9 @@ def curves(way: str, *, more: Sequence[float] | float = 0.0, held_out: float = 0
     for seed in range(seeds):
         side = NOISE * (seed - 1) * np.where(step < STEPS // 2, 1, -1)
         result.append(
-            Curve(way, seed, (common + side + more).tolist(), 4.5 + NOISE * (seed - 1) + held_out, 1000.0, PROVENANCE)
+            Curve(
+                variant, seed, (common + side + more).tolist(), 4.5 + NOISE * (seed - 1) + held_out, 1000.0, PROVENANCE
+            )
         )
     return result
 
@@ -79,7 +81,7 @@ def test_the_window_with_the_largest_difference_is_reported() -> None:
 
 
 def test_noise_common_to_all_ways_is_not_counted() -> None:
-    """Losses vary by 0.3 between steps in all ways; only the variation over seeds counts."""
+    """Losses vary by 0.3 between steps in all variants; only the variation over seeds counts."""
     from bench.loss_curves import deviation, smoothed
 
     result = deviation(np.stack([smoothed(curve.losses, STRETCH) for curve in curves("plain-bf16")]))
@@ -94,7 +96,7 @@ def test_curve_files_are_compared_in_a_later_call(tmp_path: Path, capsys: pytest
 
     runs = [*curves("fast", seeds=2), *curves("plain-bf16"), *curves("plain-fp32", more=5 * NOISE)]
     for curve in runs:
-        (tmp_path / f"{curve.way}-{curve.seed}.json").write_text(json.dumps(asdict(curve)), encoding="utf-8")
+        (tmp_path / f"{curve.variant}-{curve.seed}.json").write_text(json.dumps(asdict(curve)), encoding="utf-8")
     words = ["--compare", str(tmp_path), "--stretch", str(STRETCH)]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()

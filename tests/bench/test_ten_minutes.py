@@ -582,18 +582,18 @@ def nsmc(folder: Path) -> None:
         (folder / name).write_text("\n".join(["id\tdocument\tlabel", *rows]) + "\n", encoding="utf-8")
 
 
-def test_overtakings_are_listed_with_their_time() -> None:
-    from bench.ten_minutes.standings import overtakings
+def test_times_to_the_loss_of_another_run_are_listed() -> None:
+    from bench.ten_minutes.standings import times_to_loss
 
     def run(*losses: float, **more: Any) -> dict[str, Any]:
         curve = [{"seconds": 10.0 * (place + 1), "nats_per_byte": loss} for place, loss in enumerate(losses)]
         return {"curve": curve, "final": curve[-1], "seconds": curve[-1]["seconds"], **more}
 
-    result = {(item["who"], item["whom"]): item for item in overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2)})}
+    result = {(item["who"], item["whom"]): item for item in times_to_loss({"a": run(3, 2, 1), "b": run(4, 3, 2)})}
     assert (result["a", "b"]["seconds"], result["a", "b"]["share"]) == (20.0, pytest.approx(2 / 3))
     assert result["b", "a"]["seconds"] is None
-    assert not overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2, judge={"fingerprint": "another"})})
-    assert not overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2, after="a")})
+    assert not times_to_loss({"a": run(3, 2, 1), "b": run(4, 3, 2, judge={"fingerprint": "another"})})
+    assert not times_to_loss({"a": run(3, 2, 1), "b": run(4, 3, 2, after="a")})
 
 
 def test_standings_list_tasks_ahead_and_behind() -> None:
@@ -617,7 +617,7 @@ def test_standings_list_tasks_ahead_and_behind() -> None:
     assert (behind["task"], behind["mine"], behind["theirs"]) == ("codah", pytest.approx(50), pytest.approx(60))
     assert result["mine+fresh"]["ahead"] == ["codah"]
     small, medium = result["Google's small, 4×512 (test)"], result["Google's medium, 8×512 (test)"]
-    assert [lost["theirs"] for lost in small["behind"]] == [77.0], "as good is not ahead"
+    assert [lost["theirs"] for lost in small["behind"]] == [77.0], "an equal run is not ahead"
     assert [lost["theirs"] for lost in medium["behind"]] == [78.4]
 
 

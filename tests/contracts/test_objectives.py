@@ -149,7 +149,7 @@ class TestEveryObjective:
         for field in dataclasses.fields(batch):
             if isinstance(before := getattr(batch, field.name), torch.Tensor) and field.name != "input_ids":
                 assert torch.equal(getattr(corrupted, field.name), before), field.name
-        assert set(batch.labels) == set(LABELS), "the batch itself is as it was"
+        assert set(batch.labels) == set(LABELS), "the batch itself is unchanged"
 
     def test_shapes_do_not_depend_on_values(self, kind: str) -> None:
         model = build(kind)

@@ -83,8 +83,8 @@ def build(kind: str, change: dict[str, Any], shards: Shards, *, seed: int = 1, m
     return settings.build(shards, frame=FRAME, padding_id=PADDING, seed=seed, max_length=max_length)
 
 
-def straight(kind: str) -> dict[str, Any]:
-    """Settings without replacement by text from elsewhere."""
+def without_random_next(kind: str) -> dict[str, Any]:
+    """Settings that keep the next text in place, for packings that would replace it by a random one."""
     names = {item.name for item in dataclasses.fields(config.find_kind(FOLDER, kind).Config)}
     return {"random_next": 0.0} if "random_next" in names else {}
 
@@ -162,7 +162,7 @@ class TestEveryPacking:
             assert text.special == [token < FIRST for token in text.ids]
             assert 0 not in text.documents
         apart = [{(text.row, number) for number in text.documents} for text in texts]
-        assert sum(map(len, apart)) == len(set().union(*apart)), "no text sees another"
+        assert sum(map(len, apart)) == len(set().union(*apart)), "no text attends to another"
         padding = batch.document_ids == 0
         assert (batch.input_ids[padding] == PADDING).all()
         assert batch.special_mask[padding].all()
@@ -183,7 +183,7 @@ class TestEveryPacking:
             assert (labels[batch.cls_positions < 0] == IGNORE_INDEX).all()
 
     def test_every_token_exactly_once(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
-        packing = build(kind, {**change, **straight(kind)}, shards)
+        packing = build(kind, {**change, **without_random_next(kind)}, shards)
         batch = packing.rows(0, packing.rows_per_epoch)
         tokens = np.sort(batch.input_ids[~batch.special_mask]) - FIRST
         if packing.padding_fraction == 0:  # tokens that do not fill a row wait for the next epoch
@@ -214,7 +214,7 @@ class TestEveryPacking:
         assert batch.sample_ids.max() > 256 * 10**6 // 2
 
     def test_masks_differ_between_epochs(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
-        packing = build(kind, {**change, **straight(kind)}, shards)
+        packing = build(kind, {**change, **without_random_next(kind)}, shards)
         vocabulary = Vocabulary(size=shards.vocab_size, mask_id=3, special_ids=tuple(range(FIRST)))
         objective = MaskedLM().build(BuildContext(width=8, vocab_size=shards.vocab_size, vocabulary=vocabulary))
         corrupted = []
@@ -225,7 +225,7 @@ class TestEveryPacking:
             corrupted.append(set(labels[labels != IGNORE_INDEX].tolist()))
             assert torch.equal(labelled.input_ids[batch.special_mask], batch.input_ids[batch.special_mask])
         share = len(corrupted[0] & corrupted[1]) / len(corrupted[0])
-        assert 0.1 < share < 0.2, "15 % of what is hidden once is hidden again"
+        assert 0.1 < share < 0.2, "15 % of the tokens chosen once are chosen again"
 
 
 @pytest.mark.parametrize(("kind", "change"), CASES)

@@ -149,7 +149,7 @@ def test_a_trained_models_labels_set_the_class_order(name: str, tmp_path: Path) 
     task = settings.build(files=files)
     head: dict[str, Any] = task.head_config()
     if task.objective != "classify":
-        pytest.skip("classes are what has an order")
+        pytest.skip("only classes have an order")
     reordered = settings.build(files=files, labels=head["labels"][::-1])
     assert reordered.head_config()["labels"] == head["labels"][::-1]
     examples = reordered.examples("dev")

@@ -77,7 +77,9 @@ def test_collate_unpadded() -> None:
 def test_dense_batches() -> None:
     assert collate(random_rows([7, 7]), length=7).dense
     assert not collate(random_rows([7, 7]), length=7, shape=(3, 3)).dense
-    assert not collate(random_rows([3, 4]), length=7, pack=True).dense, "two texts see each other in no dense kernel"
+    assert not collate(random_rows([3, 4]), length=7, pack=True).dense, (
+        "a dense kernel would let two texts attend to each other"
+    )
 
 
 def test_batches_are_filled_up_to_a_constant_shape() -> None:
@@ -136,7 +138,7 @@ def test_labels_of_each_type() -> None:
 def test_indices_and_their_labels() -> None:
     rows, positions, labels = random_rows([5, 8, 3]), [[1, 3], [], [2]], [[7, 8], [], [9]]
     batch = collate(rows, length=8, pack=True, indices={"tag": positions}, labels={"tag": labels})
-    assert batch.indices["tag"].tolist() == [1, 3, 5 + 2], "the third row sits behind the first"
+    assert batch.indices["tag"].tolist() == [1, 3, 5 + 2], "the third text follows the first in its row"
     assert batch.labels["tag"].tolist() == [7, 8, 9]
     filled = collate(rows, length=8, pack=True, indices={"tag": positions}, labels={"tag": labels}, shape=(2, 3, 5))
     assert filled.indices["tag"].tolist() == [1, 3, 7, 0, 0]

@@ -51,7 +51,7 @@ def count(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def twin(encoder: ALBERT) -> ALBERT:
+def unshared(encoder: ALBERT) -> ALBERT:
     """The same encoder without sharing, with copies of its weights in every layer."""
     built = dataclasses.replace(encoder.config, sharing="none", groups=1).build().eval()
     state = {name: value for name, value in encoder.state_dict().items() if not name.startswith("blocks.")}
@@ -132,7 +132,7 @@ class TestSharing:
 
     def test_equals_an_encoder_with_copies_of_the_shared_weights(self, how: dict[str, Any]) -> None:
         built = small(**how)
-        other = twin(built)
+        other = unshared(built)
         actual, reference = (one(batch(), return_layers=True, return_attentions=True) for one in (built, other))
         assert len(actual.layers) == built.layers + 1 == 4 * how.get("inner_layers", 1) + 1
         assert len(actual.attentions) == built.layers
@@ -149,7 +149,7 @@ class TestSharing:
 
     def test_the_gradient_of_a_shared_weight_is_the_sum_over_its_copies(self, how: dict[str, Any]) -> None:
         built = small(**how)
-        other = twin(built).double()
+        other = unshared(built).double()
         built.double()
         for one in (built, other):
             one(batch()).last_hidden.pow(3).sum().backward()
@@ -180,11 +180,11 @@ class TestSharing:
         lowest = {id(block): depth for depth, block in reversed(list(enumerate(built.execution_order())))}
         order = [lowest[id(block)] for block in built.layer_groups()]
         if built.config.inner_layers == 1:
-            assert order == sorted(order), "parts stand in the order in which a token first meets them"
+            assert order == sorted(order), "parts are in the order in which a token first passes through them"
 
     def test_flops_count_every_execution_of_a_shared_block(self, how: dict[str, Any]) -> None:
         built = small(**how)
-        actual, reference = (flops_per_token(Model(one, []), length=40, labels={}) for one in (built, twin(built)))
+        actual, reference = (flops_per_token(Model(one, []), length=40, labels={}) for one in (built, unshared(built)))
         assert actual == reference
         blocks = 4 * 32 * 32 + 2 * 32 * 48 + 2 * 32 * 40
         assert actual == 6 * (24 * 32 + built.layers * blocks)

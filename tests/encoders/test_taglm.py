@@ -1,4 +1,4 @@
-"""TagLM: the alignment of frozen features with words, where they are concatenated, and the way through training."""
+"""TagLM: the alignment of frozen features with words, where they are concatenated, and training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Word vectors: subwords, the devices for unknown words, and their way from a text to the encoder."""
+"""Word vectors: subwords, the settings for unknown words, neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations without a model: a task over a file, and answers that are made up."""
+"""Evaluations without a model: a task over a file, with made-up predictions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LABELS = ("copper", "iron", "은 silver", EVIL)
 
 
 def made_evaluation(task: Task, examples: list[Example], predictions: list[Prediction]) -> Evaluation:
-    """What `evaluate` would make of these answers."""
+    """The result of `evaluate` for these predictions."""
     found = Evaluation(
         model="runs/made-up/best",
         task=task.name,
@@ -50,14 +50,16 @@ def labelled(rows: Sequence[tuple[str, str]], folder: Path, labels: Sequence[str
     return classification.Config().build(files={"dev": path}, labels=labels)
 
 
-def said(labels: Sequence[str], chosen: str, sure: float) -> Prediction:
-    """An answer with that probability; the rest is shared among the others."""
-    rest = (1 - sure) / (len(labels) - 1)
-    return Prediction(chosen, sure, {"probabilities": {label: sure if label == chosen else rest for label in labels}})
+def predicted(labels: Sequence[str], chosen: str, probability: float) -> Prediction:
+    """A prediction with that probability; the other labels share the rest."""
+    rest = (1 - probability) / (len(labels) - 1)
+    return Prediction(
+        chosen, probability, {"probabilities": {label: probability if label == chosen else rest for label in labels}}
+    )
 
 
 def mixed(folder: Path, count: int = 240) -> Evaluation:
-    """Four labels, one of them hostile, texts of many lengths, and a model that is right more often than not."""
+    """Four labels, one of them hostile, texts of many lengths, and a model that is mostly right."""
     draw = random.Random(3)
     rows = [
         (" ".join(draw.choices(["대장간", "the", "smith", "<b>", "hammers", EVIL], k=draw.randrange(1, 60))), label)
@@ -68,6 +70,6 @@ def mixed(folder: Path, count: int = 240) -> Evaluation:
     predictions = []
     for example in examples:
         right = draw.random() < 0.7
-        sure = float(np.clip(draw.gauss(0.8 if right else 0.6, 0.15), 0.3, 0.999))
-        predictions.append(said(LABELS, example.gold if right else draw.choice(LABELS), sure))
+        probability = float(np.clip(draw.gauss(0.8 if right else 0.6, 0.15), 0.3, 0.999))
+        predictions.append(predicted(LABELS, example.gold if right else draw.choice(LABELS), probability))
     return made_evaluation(task, examples, predictions)

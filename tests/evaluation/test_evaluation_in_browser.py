@@ -1,4 +1,4 @@
-"""The page in a real browser: cells show their examples, errors are sorted, keys work, and nothing is asked for."""
+"""The page in a real browser: cells show their examples, errors are sorted, keys work, and no requests are made."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def test_arrow_keys_move_over_the_matrix(visit: Any) -> None:
 def test_errors_are_sorted(visit: Any) -> None:
     page = visit("labels")
 
-    def sure() -> list[float]:
+    def probabilities() -> list[float]:
         return [float(text.removesuffix(" %")) for text in cells(page, 3)]
 
-    assert sure() == sorted(sure(), reverse=True)
-    assert len(set(sure())) > 5
+    assert probabilities() == sorted(probabilities(), reverse=True)
+    assert len(set(probabilities())) > 5
     page.get_by_role("button", name="probability").click()
-    assert sure() == sorted(sure())
+    assert probabilities() == sorted(probabilities())
     assert page.locator("#cases th").nth(2).get_attribute("aria-sort") == "ascending"
     page.get_by_role("button", name="true", exact=True).click()
     golds = cells(page, 1)

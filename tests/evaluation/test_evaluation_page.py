@@ -1,4 +1,4 @@
-"""The page about an evaluation: whole, harmless, small, and alone."""
+"""The page of an evaluation: complete, escaped, small, without requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from browser_fixtures import Reader, embedded
-from evaluation.evaluation_fixtures import EVIL, LABELS, labelled, made_evaluation, mixed, said
+from evaluation.evaluation_fixtures import EVIL, LABELS, labelled, made_evaluation, mixed, predicted
 
 from bertsmith.evaluation.output_files import write_evaluation
 from bertsmith.evaluation.page import MAX_LABELS, page
@@ -90,7 +90,7 @@ def test_many_labels_and_examples_make_a_small_page(tmp_path: Path) -> None:
     rows = [("word " * 100, known[number % 50 if number % 7 else 0]) for number in range(9000)]
     task = labelled(rows, tmp_path, known)
     examples = task.examples("dev")
-    found = made_evaluation(task, examples, [said(known, known[n % 3], 0.5) for n in range(len(examples))])
+    found = made_evaluation(task, examples, [predicted(known, known[n % 3], 0.5) for n in range(len(examples))])
     text = page(found)
     assert len(text) < 4_000_000
     assert text.count('scope="row"') == MAX_LABELS
@@ -98,7 +98,7 @@ def test_many_labels_and_examples_make_a_small_page(tmp_path: Path) -> None:
     assert "The 40 rarest labels are left out." in found._repr_html_()
 
 
-def test_files_take_the_place_of_older_ones(tmp_path: Path) -> None:
+def test_files_replace_older_ones(tmp_path: Path) -> None:
     found = mixed(tmp_path)
     first = write_evaluation(found, tmp_path / "a" / "b")
     assert [path.name for path in first] == ["evaluation.json", "evaluation.html", "predictions.jsonl"]

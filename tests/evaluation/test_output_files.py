@@ -1,4 +1,4 @@
-"""An evaluation folder read again is what was written, and says what is wrong with it."""
+"""Evaluation folders are read back as written; errors name what is invalid."""
 
 from __future__ import annotations
 

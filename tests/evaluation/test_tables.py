@@ -1,4 +1,4 @@
-"""Tables of an evaluation, against the scores' own counts and by hand."""
+"""Tables of an evaluation, compared with the metrics and with values computed by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from evaluation.evaluation_fixtures import labelled, made_evaluation, mixed, said
+from evaluation.evaluation_fixtures import labelled, made_evaluation, mixed, predicted
 
 from bertsmith.evaluation.tables import baseline, by_label, calibration, confusion
 from bertsmith.metrics import classification, sequence_labelling
@@ -27,7 +27,12 @@ def test_labels_by_hand(tmp_path: Path) -> None:
     known = ("a", "b")
     task = labelled([("one", "a"), ("two two", "a"), ("three", "b"), ("four " * 20, "a")], tmp_path, known)
     examples = task.examples("dev")
-    answers = [said(known, "a", 0.95), said(known, "b", 0.85), said(known, "b", 0.65), said(known, "b", 0.55)]
+    answers = [
+        predicted(known, "a", 0.95),
+        predicted(known, "b", 0.85),
+        predicted(known, "b", 0.65),
+        predicted(known, "b", 0.55),
+    ]
     found = made_evaluation(task, examples, answers)
     assert found.confusion is not None
     assert found.confusion.rows == found.confusion.columns == known
@@ -66,7 +71,7 @@ def test_label_scores_match_the_metrics(tmp_path: Path) -> None:
 def test_calibration_bins_include_their_upper_bound(tmp_path: Path) -> None:
     known = ("a", "b")
     task = labelled([("x", "a")] * 3, tmp_path, known)
-    answers = [said(known, "a", share) for share in (0.5, 0.6, 1.0)]
+    answers = [predicted(known, "a", share) for share in (0.5, 0.6, 1.0)]
     found = calibration(task.cases(task.examples("dev"), answers))
     assert found is not None
     assert [(one.low, one.high, one.count) for one in found.bins] == [(0.4, 0.5, 1), (0.5, 0.6, 1), (0.9, 1.0, 1)]

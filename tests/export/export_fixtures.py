@@ -17,7 +17,7 @@ from bertsmith.export.graph import OnnxModule
 from bertsmith.model_io.model import Model
 from bertsmith.types import Row
 
-# those whose heads may read a pooler
+# that have a pooler for their heads
 KINDS = [
     kind
     for kind in config.kinds(encoders.FOLDER)
@@ -43,9 +43,9 @@ def rows(graph: OnnxModule, lengths: Sequence[int] = LENGTHS, *, seed: int = 0) 
 
 
 def difference(graph: OnnxModule, texts: Sequence[Row], **changed: np.ndarray[Any, Any]) -> float:
-    """How far the graph, given all texts at once, is from the model, given each alone; some inputs may be changed."""
+    """The largest difference between the graph on all texts and the model on each; some inputs may be changed."""
     given = onnx.padded_inputs(graph, texts, 0) | changed
     with torch.inference_mode():
-        said = graph(*(torch.from_numpy(given[name]) for name in graph.input_names))
-    outputs = {name: part.numpy() for name, part in zip(graph.output_names, said, strict=True)}
+        results = graph(*(torch.from_numpy(given[name]) for name in graph.input_names))
+    outputs = {name: part.numpy() for name, part in zip(graph.output_names, results, strict=True)}
     return onnx.ParityCheck((), onnx.compare_outputs(graph, texts, outputs)).max_abs_diff

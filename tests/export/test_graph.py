@@ -50,7 +50,7 @@ HEADS: dict[str, tuple[list[Any], tuple[str, ...]]] = {
 }
 
 
-FOR_ALL = ("none", "masked_lm", "classify", "span", "tag by BiLSTM")  # heads that are asked of every encoder
+FOR_ALL = ("none", "masked_lm", "classify", "span", "tag by BiLSTM")  # heads that are tested with every encoder
 CASES = [(kind, name) for kind in KINDS for name in HEADS if kind == "bert" or name in FOR_ALL]
 
 
@@ -90,7 +90,7 @@ def test_sentence_embeddings(pooling: str, normalize: bool) -> None:
 
 
 def test_wrong_inputs_are_detected() -> None:
-    """A graph that sees its padding, or takes the segments for others, is far from the model."""
+    """A graph that reads padding, or other segment ids, differs from the model."""
     graph = OnnxModule(model("bert", classify.Config())).eval()
     texts = rows(graph)
     size = (len(texts), max(map(len, texts)))

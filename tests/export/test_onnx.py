@@ -38,7 +38,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(judge: Path) -> tuple[Path, Any]:
-    """The folder that the command line wrote, and what it said."""
+    """The folder that the command line wrote, and its output."""
     output = judge.with_name("exported")
     return output, call("export", judge, "-o", output, "--to", "onnx")
 
@@ -144,7 +144,7 @@ def test_every_encoder(kind: str, opset: int, tmp_path: Path) -> None:
 
 
 def given(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    """Spares a conversion: these bytes are what comes of it."""
+    """Replaces the conversion, which is slow, by these bytes."""
     monkeypatch.setattr(onnx, "convert", lambda graph, **_: OnnxFiles(data, None))
 
 
@@ -158,7 +158,7 @@ def test_export_that_differs_is_removed(
     assert "differs from the model" in done.stderr
     assert done.stderr.count("\n") == 1
     assert {path.name for path in tmp_path.iterdir()} == {"other"}
-    onnx.export_onnx(judge, tmp_path / "out")  # of its own model it is right
+    onnx.export_onnx(judge, tmp_path / "out")  # it equals its own model
     assert (tmp_path / "out").is_dir()
     given(monkeypatch, (exported[0] / "model.onnx").read_bytes())
     with pytest.raises(ParityError):
@@ -177,7 +177,7 @@ def test_disk_failures_leave_nothing_behind(
             onnx.export_onnx(judge, tmp_path / "out", disk=FailingDisk(number, "ENOSPC"))
         except StorageError:
             failed += 1
-            if (tmp_path / "out").exists():  # it failed when the name was given and was to be made sure of
+            if (tmp_path / "out").exists():  # it failed in the sync after the rename
                 assert verify_folder(tmp_path / "out") == ()
                 break
         else:

@@ -1,4 +1,4 @@
-"""Folders for sentence-transformers have equal embeddings there and here; unsupported ones are rejected."""
+"""Folders for sentence-transformers have equal embeddings in both libraries; unsupported ones are rejected."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_disk_failures_leave_nothing_behind(source: Path, tmp_path: Path, monkey
     assert verify_folder(tmp_path / "out") == ()
 
 
-# Folders of strangers.
+# Folders of other libraries.
 
 
 def changed(exported: Path, path: Path, name: str, value: Any) -> Path:
@@ -231,7 +231,7 @@ def test_prompts_on_the_command_line(exported: Path, tmp_path: Path) -> None:
 
 
 def test_hub_snapshot_with_links(exported: Path, tmp_path: Path) -> None:
-    """Its files are links into blobs/, those of steps too."""
+    """Its files are links into blobs/, also those of modules."""
     blobs, snapshot = tmp_path / "cache" / "blobs", tmp_path / "cache" / "snapshots" / "abc"
     blobs.mkdir(parents=True)
     for number, path in enumerate(sorted(path for path in exported.rglob("*") if path.is_file())):

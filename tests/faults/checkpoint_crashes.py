@@ -170,7 +170,7 @@ def _refused(run: Path, disk: FailingDisk, build: Build) -> str:
     try:
         save_all(run, disk, build=build, on_saved=acknowledged.append)
         if disk.how != "short":
-            return "the run went on as if nothing had happened"
+            return "the run continued without an error"
     except StorageError as error:
         reason = os.strerror(getattr(errno, disk.how, 0))
         if not re.match(rf"{reason}: .*{re.escape(str(run.parent))}.*{SPACE}", str(error)):

@@ -65,11 +65,11 @@ def _detection_problem(run: Path, path: Path) -> str:
     try:
         resumed = Checkpoints(run).resume()
     except Exception as error:
-        return f"it was not passed over: {error!r}"
+        return f"the damaged checkpoint was not skipped: {error!r}"
     if resumed.state is None or resumed.state.step != STEPS - EVERY:
-        return "training resumed from it as if nothing had happened"
+        return "training resumed from the damaged checkpoint"
     if len(resumed.skipped) != 1 or not resumed.skipped[0].startswith(f"{path.parent.name} was skipped: "):
-        return f"it was not said which was skipped: {resumed.skipped}"
+        return f"the skipped checkpoints were not named: {resumed.skipped}"
     if str(path) not in resumed.skipped[0]:
         return f"the file is not named: {resumed.skipped[0]}"
     return "" if equal(resumed.state, undisturbed()[1][STEPS - EVERY]) else "the one before it was read wrongly"

@@ -102,7 +102,7 @@ def state_problem(run: Path, acknowledged: list[int]) -> str:
     except BertsmithError as error:
         return f"no checkpoint can be resumed from: {error}"
     if resumed.skipped:
-        return f"a checkpoint has its name but is not whole: {resumed.skipped[0]}"
+        return f"a checkpoint has its final name but is incomplete: {resumed.skipped[0]}"
     newest_step = resumed.state.step if resumed.state is not None else 0
     if newest_step < max(acknowledged, default=0):
         return f"step {max(acknowledged)} was acknowledged, the newest is {newest_step}"
@@ -147,7 +147,7 @@ def differs_at_the_end(run: Path, expected: dict[str, bytes | None], *, learning
     except BertsmithError as error:
         return f"the resumed run ended with {error!r}"
     if losses != list(undisturbed()[0])[STEPS - len(losses) :]:
-        return "the losses after the resume are other ones"
+        return "the losses after the resume differ"
     files = snapshot(run)
     every = [name for name in sorted(files.keys() | expected.keys()) if name.startswith(within)]
     names = [name for name in every if files.get(name, 0) != expected.get(name, 0)]

@@ -135,7 +135,7 @@ def _detection_problem(folder: Path, path: Path | None) -> str:
         return "" if not facts.notes else f"notes about nothing: {facts.notes}"
     if path.name == folders.CARD and any(str(path) in note for note in facts.notes):
         return ""
-    return "the folder opened as if nothing were wrong"
+    return "the folder was opened without an error"
 
 
 def truncations(work: Path, *, only: str | None = None, count: int = 150) -> Outcome:

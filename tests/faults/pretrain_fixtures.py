@@ -129,7 +129,7 @@ class Scene:
         except BertsmithError as error:
             return f"no checkpoint can be resumed from: {error}"
         if resumed.skipped:
-            return f"a checkpoint has its name but is not whole: {resumed.skipped[0]}"
+            return f"a checkpoint has its final name but is incomplete: {resumed.skipped[0]}"
         newest = resumed.state.step if resumed.state is not None else 0
         logged = max((event["step"] for event in events if event["kind"] == "step"), default=0)
         saved = max((event["step"] for event in events if event["kind"] == "checkpoint"), default=0)

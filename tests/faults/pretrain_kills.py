@@ -163,4 +163,4 @@ def files_too_large(scene: Scene, *, only: str | None = None) -> Outcome:
 def _message_problem(status: int, errors: str, reason: str, folder: str) -> str:
     """Problem unless the error is one line with the reason, the path, and bytes needed and free where there are any."""
     pattern = rf"bertsmith: {reason}: .*{re.escape(folder)}.*{SPACE}( in \S+)?\n"
-    return "" if status == 74 and re.fullmatch(pattern, errors) else f"status {status}, and it said {errors[-600:]!r}"
+    return "" if status == 74 and re.fullmatch(pattern, errors) else f"status {status}, stderr {errors[-600:]!r}"

@@ -148,7 +148,7 @@ def batches(number: int, mode: str, patience: float = 0.0) -> None:
         if micro == number:
             if mode == "hang":
                 time.sleep(1000)
-            raise {"error": StorageError, "bug": ZeroDivisionError}[mode](f"micro-batch {micro} cannot be had")
+            raise {"error": StorageError, "bug": ZeroDivisionError}[mode](f"micro-batch {micro} cannot be loaded")
         return original(packing, micro, **named)
 
     _around(Packing, "batch", wrapper)

@@ -122,7 +122,7 @@ def signal_to_one_rank(scene: Scene, *, only: str | None = None, build: str = ""
             elif {one.status for one in with_ranks(scene, 2, run)} != {0} or numbers(run, "step") != numbers(
                 whole, "step"
             ):
-                outcome.fail(case, "going on did not give the losses of a run that was not asked to stop")
+                outcome.fail(case, "resuming did not give the losses of an uninterrupted run")
     return outcome
 
 

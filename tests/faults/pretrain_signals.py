@@ -42,7 +42,7 @@ def _stop_problem(scene: Scene, ended: Ended, step: int | None) -> str:
         return f"status {ended.status}: {ended.errors}" if ended.status or newest(scene.run) != STEPS else ""
     line = f"bertsmith: stopped after step {step:,}, which is saved: the same command resumes from there\n"
     if (ended.status, ended.errors) != (RESUMABLE, line) or newest(scene.run) != step:
-        return f"status {ended.status}, newest checkpoint {newest(scene.run)}, and it said {ended.errors[-600:]!r}"
+        return f"status {ended.status}, newest checkpoint {newest(scene.run)}, stderr {ended.errors[-600:]!r}"
     return ""
 
 
@@ -63,7 +63,7 @@ def impatient_signals(scene: Scene, *, only: str | None = None, build: str = "")
 def _message_problem(ended: Ended) -> str:
     one_line = ended.errors.count("\n") == 1 and "the same command" in ended.errors
     good = ended.status == RESUMABLE and one_line
-    return "" if good else f"status {ended.status}, and it said {ended.errors[-600:]!r}"
+    return "" if good else f"status {ended.status}, stderr {ended.errors[-600:]!r}"
 
 
 def signals_at_random(
@@ -99,7 +99,10 @@ def failing_batches(scene: Scene, *, only: str | None = None, build: str = "") -
     Micro-batch 9 is of step 5, after the first checkpoint.
     """
     outcome = PretrainOutcome("failing_batches", only, {"build": build})
-    expected = {"error": (74, "bertsmith: micro-batch 9 cannot be had"), "bug": (1, "ZeroDivisionError: micro-batch 9")}
+    expected = {
+        "error": (74, "bertsmith: micro-batch 9 cannot be loaded"),
+        "bug": (1, "ZeroDivisionError: micro-batch 9"),
+    }
     expected["hang"] = (65, "bertsmith: no batch for step 5 within 0.5 seconds")
     for mode, (status, message) in expected.items():
         if outcome.wants(mode):
@@ -108,7 +111,7 @@ def failing_batches(scene: Scene, *, only: str | None = None, build: str = "") -
             ended = scene.server.start(scene.words(), QUICK, patch, *patches_of(build)).wait(SLACK)
             outcome.land(mode, newest(scene.run) == EVERY)
             if ended.status != status or message not in ended.errors:
-                outcome.fail(mode, f"status {ended.status}, and it said {ended.errors[-600:]!r}")
+                outcome.fail(mode, f"status {ended.status}, stderr {ended.errors[-600:]!r}")
             elif status != 1 and ended.errors.count("\n") != 1:
                 outcome.fail(mode, f"not one line: {ended.errors[-600:]!r}")
             elif problem := scene.state_problem() or scene.differs_at_the_end():
@@ -157,7 +160,7 @@ def _damage(shard: Path, good: bytes, mode: str) -> None:
 
 def _names(ended: Ended, shard: Path) -> str:
     if ended.status != 65 or str(shard) not in ended.errors or ended.errors.count("\n") != 1:
-        return f"status {ended.status}, and it said {ended.errors[-600:]!r}"
+        return f"status {ended.status}, stderr {ended.errors[-600:]!r}"
     return ""
 
 
@@ -182,7 +185,7 @@ def _learned(scene: Scene, ended: Ended, steps: list[dict[str, object]], value: 
     skipped = [f"bertsmith: warning: the update of step {step} was skipped: " for step in (5, 6, 7)]
     named = len(warned) == 3 and all(map(str.startswith, warned, skipped))
     if ended.status != 2 or not last.startswith(line) or not named:
-        return f"status {ended.status}, and it said {ended.errors[-600:]!r}"
+        return f"status {ended.status}, stderr {ended.errors[-600:]!r}"
     told = [(event["loss"], event["skipped"]) for event in steps[4:]]
     if told != [(value, True)] * 3:
         return f"steps 5 to 7 were logged as {told}"
@@ -214,7 +217,7 @@ def rivals(scene: Scene, *, only: str | None = None, build: str = "") -> Outcome
             outcome.land(phase)
             line = f"bertsmith: another process is using {run}: wait until it ends, or choose another folder\n"
             if (rival.status, rival.errors) != (2, line):
-                outcome.fail(phase, f"the second left with status {rival.status} and said {rival.errors[-600:]!r}")
+                outcome.fail(phase, f"the second left with status {rival.status}, stderr {rival.errors[-600:]!r}")
             elif ended.status or scene.differs(run):
                 outcome.fail(phase, f"the first left with {ended.status} {ended.errors}, and {scene.differs(run)}")
     return outcome

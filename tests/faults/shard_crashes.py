@@ -243,7 +243,7 @@ def _refused(work: Path, disk: FailingDisk, name: str, kind: str, expected: dict
     try:
         build(work, disk)
         if disk.how != "short":
-            return "the build went on as if nothing had happened"
+            return "the build continued without an error"
     except StorageError as error:
         reason = os.strerror(getattr(errno, disk.how, 0))
         wanted = f"{len(expected.get(name) or b''):,}" if kind == "write" and name in expected else ""
@@ -258,6 +258,6 @@ def _refused(work: Path, disk: FailingDisk, name: str, kind: str, expected: dict
             build(work, QuickDisk())
         except BertsmithError as error:
             if "already holds a finished" not in str(error):
-                return f"the second try ended with {error!r}"
+                return f"the second attempt ended with {error!r}"
     difference = differs(work, expected)
-    return f"after the second try it differs in {difference}" if difference else ""
+    return f"after the second attempt it differs in {difference}" if difference else ""

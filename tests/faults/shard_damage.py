@@ -64,7 +64,7 @@ def detection_problem(folder: Path, name: str) -> str:
         return "" if name in str(error) else f"the error does not name the file: {error}"
     except Exception as error:
         return f"not a named error: {error!r}"
-    return "it was read as if nothing had happened"
+    return "the damaged file was read without an error"
 
 
 def unverified(folder: Path, name: str) -> str:

@@ -93,14 +93,14 @@ def pipes_are_waited_for(patch: pytest.MonkeyPatch) -> list[str]:
 
 
 def no_caps_on_headers(patch: pytest.MonkeyPatch) -> list[str]:
-    for name in ("MOST_HEADER_BYTES", "MOST_TENSORS"):
+    for name in ("MAX_HEADER_BYTES", "MAX_TENSORS"):
         patch.setattr(safetensors_files, name, 1 << 60)
-    patch.setitem(untrusted_files.parse_object.__kwdefaults__, "most_values", 1 << 60)
+    patch.setitem(untrusted_files.parse_object.__kwdefaults__, "max_values", 1 << 60)
     patch.setattr(folder_campaigns, "MAX_CPU_SECONDS", 1)
     return ["a million tensors"]
 
 
-def settings_are_believed(patch: pytest.MonkeyPatch) -> list[str]:
+def settings_are_trusted(patch: pytest.MonkeyPatch) -> list[str]:
     patch.setattr(Family, "check_sizes", lambda *anything: None)
     patch.setattr(loading.Loader, "_without_memory", lambda loader, config: config.build())
     return ["hidden_size of 10**9", "intermediate_size of 10**9"]
@@ -114,7 +114,7 @@ def pickles_are_trusted(patch: pytest.MonkeyPatch) -> list[str]:
     return ["pickle as model.safetensors", "torch file as weights"]
 
 
-def errors_are_let_through(patch: pytest.MonkeyPatch) -> list[str]:
+def errors_propagate(patch: pytest.MonkeyPatch) -> list[str]:
     patch.setattr(untrusted_files, "parse_object", lambda data, path, **how: json.loads(data))
     return ["config.json: not UTF-8", "config.json: deep", "config.json: a list"]
 
@@ -124,9 +124,9 @@ BROKEN: list[tuple[Callable[[pytest.MonkeyPatch], list[str]], int]] = [
     (links_are_followed, 3),
     (pipes_are_waited_for, 1),
     (no_caps_on_headers, 1),
-    (settings_are_believed, 2),
+    (settings_are_trusted, 2),
     (pickles_are_trusted, 2),
-    (errors_are_let_through, 3),
+    (errors_propagate, 3),
 ]
 
 

@@ -40,7 +40,7 @@ QUIET = {"dropout": 0.0, "attention_dropout": 0.0}
 
 @pytest.mark.parametrize("case", CASES)
 def test_heads_compile_as_one_graph_without_synchronisation(case: str) -> None:
-    torch._dynamo.reset()  # which else counts the cases before as the same function again
+    torch._dynamo.reset()  # which otherwise counts earlier cases as recompilations of the same function
     here, there = model_with(CASES[case], **QUIET), model_with(CASES[case], **QUIET).cuda()
     batch = packed()
     expected = here(batch).mean()

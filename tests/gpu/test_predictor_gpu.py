@@ -24,7 +24,7 @@ def opened(device: str, precision: Any = "float32") -> Predictor:
     return Predictor(random_model(*HEADS), tokenizer(), device=device, precision=precision)
 
 
-def asked(predictor: Predictor) -> list[Any]:
+def outputs_of(predictor: Predictor) -> list[Any]:
     texts = [*TEXTS, LONG]
     return [
         predictor.encode(texts, normalize=True),
@@ -38,22 +38,22 @@ def asked(predictor: Predictor) -> list[Any]:
 
 def test_equal_to_the_cpu() -> None:
     here, there = opened("cpu"), opened("cuda")
-    expected = asked(here)
-    for result, other in zip(asked(there), expected, strict=True):
+    expected = outputs_of(here)
+    for result, other in zip(outputs_of(there), expected, strict=True):
         assert np.allclose(result, other, atol=1e-4)
     with Engine(there.backend) as engine, ThreadPoolExecutor(8) as pool:
-        for some in pool.map(asked, [there.with_backend(engine)] * 16):
+        for some in pool.map(outputs_of, [there.with_backend(engine)] * 16):
             assert all(np.allclose(result, other, atol=1e-4) for result, other in zip(some, expected, strict=True))
 
 
 def test_moved_saved_and_closed(tmp_path: Path) -> None:
     model = opened("cpu")
-    expected = asked(model)
+    expected = outputs_of(model)
     assert model.to("cuda").device == "cuda"
-    assert all(np.allclose(result, other, atol=1e-4) for result, other in zip(asked(model), expected, strict=True))
+    assert all(np.allclose(result, other, atol=1e-4) for result, other in zip(outputs_of(model), expected, strict=True))
     with bertsmith.load(model.save(tmp_path / "model"), device="cuda", precision="bfloat16") as small:
         again = bertsmith.load(small.save(tmp_path / "again"), device="cpu")
-    assert all(np.array_equal(result, other) for result, other in zip(asked(again), expected, strict=True))
+    assert all(np.array_equal(result, other) for result, other in zip(outputs_of(again), expected, strict=True))
     held, size = torch.cuda.memory_allocated(), 4 * model.parameters
     model.close()
     assert torch.cuda.memory_allocated() <= held - size
@@ -61,7 +61,7 @@ def test_moved_saved_and_closed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_lower_precisions(precision: Any) -> None:
-    expected, result = asked(opened("cpu")), asked(opened("cuda", precision))
+    expected, result = outputs_of(opened("cpu")), outputs_of(opened("cuda", precision))
     for actual, other in zip(result[:2], expected[:2], strict=True):
         assert actual.dtype == np.float32
         assert (actual * other).sum(-1).min() > 0.99
@@ -71,14 +71,14 @@ def test_lower_precisions(precision: Any) -> None:
 def test_graphs_equal_eager_forward_passes() -> None:
     small, exact = opened("cuda", "bfloat16"), opened("cuda", "bfloat16")
     exact.backend.graphs = None  # type: ignore[attr-defined]
-    expected = asked(exact)
+    expected = outputs_of(exact)
     backend: Any = small.backend
     for number in range(5):
         assert any(backend.graphs._graphs.values()) == (number > 2)
-        for result, other in zip(asked(small), expected, strict=True):
+        for result, other in zip(outputs_of(small), expected, strict=True):
             assert np.allclose(result, other, atol=0.03), number
     with Engine(backend) as engine, ThreadPoolExecutor(8) as pool:
-        for some in pool.map(asked, [small.with_backend(engine)] * 16):
+        for some in pool.map(outputs_of, [small.with_backend(engine)] * 16):
             assert all(np.allclose(result, other, atol=0.03) for result, other in zip(some, expected, strict=True))
     assert None not in backend.graphs._graphs.values()
 

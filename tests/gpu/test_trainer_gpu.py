@@ -95,15 +95,15 @@ def test_compiled_half_precision_is_the_default_and_close() -> None:
 
 def test_a_resumed_run_continues_with_the_same_losses(tmp_path: Path) -> None:
     """Equal up to rounding: GPU kernels may sum in varying order."""
-    straight, begun = bert(dropout=0.1), bert(dropout=0.1)
-    losses = [step.loss for step in straight]
+    uninterrupted, begun = bert(dropout=0.1), bert(dropout=0.1)
+    losses = [step.loss for step in uninterrupted]
     for _ in range(6):
         next(begun)
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(begun.state())
-        heir = bert(dropout=0.1)
-        assert heir.load(checkpoints.resume().state) == ()
-    assert [step.loss for step in heir] == pytest.approx(losses[6:], rel=1e-3)
+        continued = bert(dropout=0.1)
+        assert continued.load(checkpoints.resume().state) == ()
+    assert [step.loss for step in continued] == pytest.approx(losses[6:], rel=1e-3)
 
 
 def short(*, graphs: bool, compiled: bool = True, dropout: float = 0.1, plan: TrainingPlan = LEVEL) -> Trainer:
@@ -129,9 +129,9 @@ def test_cuda_graphs_equal_ordinary_steps(compiled: bool, tmp_path: Path) -> Non
         next(begun)
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(begun.state())
-        heir = short(graphs=True, **how)
-        heir.load(checkpoints.resume().state)
-    assert [step.loss for step in heir] == pytest.approx(result[6:], rel=2e-3)
+        continued = short(graphs=True, **how)
+        continued.load(checkpoints.resume().state)
+    assert [step.loss for step in continued] == pytest.approx(result[6:], rel=2e-3)
 
 
 @pytest.mark.parametrize("compiled", [True, False])

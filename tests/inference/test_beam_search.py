@@ -128,7 +128,7 @@ def test_texts_of_a_batch_do_not_change_each_other() -> None:
 
 
 @pytest.mark.parametrize("interval", [3, 100])
-def test_texts_that_are_done_do_not_change_until_the_host_looks(interval: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_texts_do_not_change_until_the_host_reads_them(interval: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU."""
     model, texts, limits = ToyModel(5, sharpness=1.0), [0, 1, 2, 3, 4, 5], [2, 9, 1, 6, 9, 4]
     for settings in ({"beam_size": 3, "n_best": 3}, {"beam_size": 4}, {"beam_size": 1}):

@@ -1,4 +1,4 @@
-"""The verbs that ask a model about a text: the same results as in Python, shown, and errors in one line."""
+"""Commands that apply a model to texts: the results of the Python API, printed output, one-line errors."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def test_a_full_queue_raises_overloaded() -> None:
     assert "more0" not in [name for batch in backend.batches for name in batch]
 
 
-def test_a_large_request_takes_no_place_from_small_ones() -> None:
+def test_a_large_request_does_not_keep_small_ones_out() -> None:
     with paused_engine(max_queued_tokens=300) as (engine, backend, submit):
         large = submit(make_inputs("large", 30))  # an empty queue is never full
         small = [submit(make_inputs("small", 1)) for _ in range(5)]
@@ -264,14 +264,14 @@ def test_a_large_request_takes_no_place_from_small_ones() -> None:
         assert [len(one.result(10)) for one in [large, *small]] == [30, 1, 1, 1, 1, 1]
 
 
-def test_work_that_cannot_finish_is_not_begun() -> None:
+def test_requests_that_cannot_finish_in_time_are_not_started() -> None:
     backend = SlowBackend(0.1)  # 500 tokens per second
     with Engine(backend, batch_tokens=BUDGET) as engine:
         for batches in (1, 0):  # the first request measures the speed
             began, before = time.monotonic(), len(backend.batches)
             with (
                 deadline(1),
-                pytest.raises(RequestTooLarge, match=r"5,000 tokens, at most \d+, which is about what 1 s"),
+                pytest.raises(RequestTooLarge, match=r"5,000 tokens, at most \d+, which is about what [\d.]+ s"),
             ):
                 engine.run(NameQuery(), make_inputs("large", 500))
             assert time.monotonic() - began < 0.8

@@ -13,7 +13,7 @@ import pytest
 from inference.test_engine import BUDGET, NameBackend, NameQuery, SlowBackend, make_input, make_inputs
 
 from bertsmith.inference.deadline import DeadlineExceeded, RequestTooLarge, deadline
-from bertsmith.inference.engine import MOST_CHARACTERS, Engine, EngineClosed, Overloaded
+from bertsmith.inference.engine import MAX_CHARACTERS, Engine, EngineClosed, Overloaded
 from bertsmith.inference.forward import ENCODED_CHARACTERS, ModelInput
 from bertsmith.inference.queued_request import QueuedRequest, wake_in_turn
 
@@ -101,7 +101,7 @@ def test_an_error_of_a_text_reaches_only_its_caller() -> None:
 
 def test_long_texts_are_tokenized_by_their_caller() -> None:
     with paused_engine() as (_, backend, words, submit):
-        found = submit("x" * (MOST_CHARACTERS + 1))
+        found = submit("x" * (MAX_CHARACTERS + 1))
         assert len(words.calls) == 1, "before the request is queued"
         assert words.threads != ["bertsmith-engine"]
         backend.go.set()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
-from bertsmith.inference.cuda_graphs import fill_up, shape_for
+from bertsmith.inference.cuda_graphs import pad_to_shape, shape_for
 from bertsmith.inference.encoder_outputs import AttentionQuery, EmbeddingQuery, TokenEmbeddingQuery
 from bertsmith.inference.forward import LocalBackend, LogitsQuery, ModelInput
 from bertsmith.model_io.model import Model
@@ -178,7 +178,7 @@ def test_shapes_of_graphs() -> None:
 
 
 @pytest.mark.parametrize(("query", "inputs"), QUERIES)
-def test_filled_up_batches_give_the_same_results(model: Model, query: Any, inputs: list[ModelInput]) -> None:
+def test_batches_padded_to_a_shape_give_the_same_results(model: Model, query: Any, inputs: list[ModelInput]) -> None:
     if query.one_per_batch:
         pytest.skip("runs without graphs")
     rows = [row for one in inputs for row in one.rows]
@@ -186,7 +186,7 @@ def test_filled_up_batches_give_the_same_results(model: Model, query: Any, input
     reads = None if indices is None else sum(map(len, indices[query.objective]))
     shape = shape_for(sum(map(len, rows)), len(rows), reads)
     assert shape is not None
-    batch = fill_up(rows, shape, max_length=LENGTH, padding_id=0, indices=indices)
+    batch = pad_to_shape(rows, shape, max_length=LENGTH, padding_id=0, indices=indices)
     sizes = (1, shape.texts) if shape.reads is None else (1, shape.texts, shape.reads)
     slow = collate(rows, length=shape.tokens, pack=True, shape=sizes, indices=indices)
     for own, other in zip(batch.tensors(), slow.tensors(), strict=True):

@@ -155,7 +155,7 @@ def test_decomposed_hangul_is_streamed_in_whole_syllables() -> None:
         ("the", {"top_p": 1.5}, "top_p=1.5: it must be above 0 and at most 1"),
         ("the", {"top_k": 0}, "top_k=0: it must be at least 1"),
         ("the", {"samples": 1000, "temperature": 1}, "samples=1000: it must be from 1 to 128"),
-        ("the", {"samples": 2}, "samples=2 with temperature=0 would all be equal: set a temperature, such as 0.8"),
+        ("the", {"samples": 2}, "samples=2 with temperature=0 would give equal texts: set a temperature, such as 0.8"),
         ("the", {"max_new_tokens": 0}, "max_new_tokens=0: it must be at least 1"),
         ("the", {"max_new_tokens": 32}, "takes 1 of the model's 32 positions: at most 31 new tokens fit"),
         (["the", "the " * 40], {}, "prompt 2 takes 40 of the model's 32 positions: shorten it"),

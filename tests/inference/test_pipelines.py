@@ -1,4 +1,4 @@
-"""What a fine-tuned model says of texts: labels, numbers, entities, answers, choices, attention; as transformers."""
+"""Predictions of fine-tuned models equal transformers': labels, numbers, entities, answers, choices, attention."""
 
 from __future__ import annotations
 
@@ -177,13 +177,13 @@ def test_entity_scores_equal_transformers(tmp_path: Path) -> None:
     row = framed(text)
     with torch.no_grad():
         likely = model(**inputs([row])[0]).logits[0].softmax(-1).max(-1)
-    said = {tuple(place): number for place, number in zip(row.offsets.tolist(), range(len(row)), strict=True)}
-    alone = [one for one in predictor.ner(text) if (one["start"], one["end"]) in said]
+    token_numbers = {tuple(offsets): number for number, offsets in enumerate(row.offsets.tolist())}
+    alone = [one for one in predictor.ner(text) if (one["start"], one["end"]) in token_numbers]
     assert alone
     for one in alone:
-        place = said[one["start"], one["end"]]
-        assert one["score"] == pytest.approx(float(likely.values[place]), abs=1e-5)
-        assert one["entity_group"] == TAGS[int(likely.indices[place])][2:]
+        token = token_numbers[one["start"], one["end"]]
+        assert one["score"] == pytest.approx(float(likely.values[token]), abs=1e-5)
+        assert one["entity_group"] == TAGS[int(likely.indices[token])][2:]
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
@@ -227,7 +227,7 @@ def test_answers_equal_transformers(tmp_path: Path) -> None:
     assert [(one["start"], one["end"]) for one in found] == expected
     ratio = np.exp(float(pairs[1][0] - pairs[0][0]))
     assert found[1]["score"] / found[0]["score"] == pytest.approx(ratio, rel=1e-4)
-    null = float(start[0] + end[0] - pairs[0][0])  # what no answer scores above the best
+    null = float(start[0] + end[0] - pairs[0][0])  # the no-answer score minus the best one
     assert predictor.answer("which thing", context, no_answer=null + 0.01)["answer"] == found[0]["answer"]
     nothing = predictor.answer("which thing", context, no_answer=null - 0.01)
     assert (nothing["answer"], nothing["start"], nothing["end"]) == ("", 0, 0)

@@ -1,4 +1,4 @@
-"""Weights in fewer bits: nearly the same answers, in less memory."""
+"""Lower precision: nearly the same outputs, in less memory."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from bertsmith.objectives import classify, masked_lm
 HEADS = (masked_lm.Config(), classify.Config(labels=("no", "yes")))
 
 
-def asked(predictor: Predictor) -> tuple[Any, Any]:
+def outputs_of(predictor: Predictor) -> tuple[Any, Any]:
     return predictor.encode(TEXTS, normalize=True), predictor.predict_proba(TEXTS)
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.05), ("int8", 0.05)])
 def test_low_precision_is_close_to_float32(tmp_path: Path, precision: Any, tolerance: float) -> None:
-    vectors, judged = asked(Predictor(random_model(*HEADS), tokenizer()))
+    vectors, expected = outputs_of(Predictor(random_model(*HEADS), tokenizer()))
     predictor = Predictor(random_model(*HEADS), tokenizer(), precision=precision)
-    found, said = asked(predictor)
+    found, probabilities = outputs_of(predictor)
     assert found.dtype == np.float32
     assert 1e-6 < np.abs(found - vectors).max() < tolerance, "rounded, and not far off"
-    assert np.abs(said - judged).max() < tolerance
+    assert np.abs(probabilities - expected).max() < tolerance
     assert predictor.fill_mask("the [MASK] is red")[0]["score"] > 0
     assert predictor.attention("the smith").weights.shape[:2] == (3, 4)
     save_model(random_model(HEADS[0]), tokenizer(), tmp_path / "m")
@@ -59,7 +59,7 @@ def test_quantized_linear_rounds_its_weight(whole: bool, bias: bool) -> None:
     torch.manual_seed(0)
     linear = nn.Linear(24, 7, bias=bias)
     with torch.no_grad():
-        linear.weight[3] = 0  # nothing to scale by
+        linear.weight[3] = 0  # a row of zeros has no scale
     x = torch.randn(5, 24)
     with torch.no_grad():
         expected, found = linear(x), QuantizedLinear(linear, int8=whole)(x)

@@ -1,4 +1,4 @@
-"""What users pass to a predictor and get from it: texts of any kind of list; lists that notebooks show as tables."""
+"""Inputs and results of a predictor: texts in any kind of list; results that notebooks show as tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""First uses of a model folder: gaps filled, pairs judged, vectors made, all as transformers would make them."""
+"""Fill-mask, sentence pairs and embeddings of a model folder equal transformers'."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_separate_masks_give_a_list_each(predictor: Predictor) -> None:
 
 
 def test_adjacent_masks_are_filled_together(predictor: Predictor) -> None:
-    """The score of the best filling is the product of what single gaps give, filled from left to right."""
+    """The score of the best candidate is the product of its tokens' probabilities, filled from left to right."""
     best = predictor.fill_mask("the smith [MASK] [MASK] burns", top_k=4)
     assert all(len(filling["token"]) == 2 for filling in best)
     assert [filling["score"] for filling in best] == sorted((filling["score"] for filling in best), reverse=True)
@@ -141,7 +141,7 @@ def test_adjacent_masks_are_filled_together(predictor: Predictor) -> None:
 
 
 def test_targets_are_scored_over_all_their_tokens(predictor: Predictor) -> None:
-    """A word of several pieces scores less than its first piece alone: it is not replaced by that."""
+    """A word of several tokens scores lower than its first token alone: all of its tokens count."""
     text = "the [MASK] fire burns"
     found = {
         filling["token_str"]: filling for filling in predictor.fill_mask(text, targets=["iron", "hammers"], top_k=9)

@@ -1,4 +1,4 @@
-"""Threads that share a predictor, or an engine, get what each would get alone."""
+"""Threads that share a predictor, or an engine, get the results that each would get alone."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def numbers(found: Any) -> np.ndarray[Any, Any]:
 
 
 def expect_equal(predictor: Predictor, serial: list[np.ndarray[Any, Any]], *, seconds: float) -> int:
-    """Asks everything again and again from several threads; how many answers were compared."""
+    """Runs all queries repeatedly in several threads; returns the number of compared results."""
     counts = itertools.count()
     until = time.monotonic() + seconds
 
     def caller(first: int) -> None:
         for turn in itertools.count(first):
             number = turn * 5 % len(ASKED)
-            # the company changes the order in which sums are taken, and so the last bits
+            # the batch changes the order of sums, and so the last bits
             assert np.allclose(numbers(ASKED[number](predictor)), serial[number], rtol=1e-5, atol=1e-6)
             next(counts)
             if time.monotonic() > until and turn - first >= len(ASKED) - THREADS:  # all of them, on a slow machine too
@@ -117,7 +117,7 @@ def test_every_method_respects_the_deadline(predictor: Predictor) -> None:
 
 
 def test_invalid_ids_fail_only_their_request(predictor: Predictor, serial: list[Any]) -> None:
-    """Ids that the model has no row for, asked straight of the engine, beside good ones."""
+    """Ids outside the token table, passed directly to the engine beside valid ones."""
     with Engine(predictor.backend) as engine, ThreadPoolExecutor(4) as pool:
         wrong = predictor.with_backend(engine)
         row = predictor.tokenizer.frame(predictor.tokenizer.encode("gold"), max_length=8)

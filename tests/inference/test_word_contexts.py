@@ -77,7 +77,7 @@ def test_the_command_compares_models(tmp_path: Path) -> None:
     assert refused.stderr == "bertsmith: '' is not in the vocabulary of this model: choose another word\n"
 
 
-def test_what_cannot_be_compared(tmp_path: Path) -> None:
+def test_invalid_sentences_are_errors(tmp_path: Path) -> None:
     model = bertsmith.load(bert_folder(tmp_path / "bert", max_positions=8), device="cpu")
     with pytest.raises(BertsmithError, match="not within the maximum length of 8 tokens"):
         model.word_contexts(["*Anna*", "the play of Dora began in *Paris*"])

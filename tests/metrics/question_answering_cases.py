@@ -1,4 +1,4 @@
-"""Questions with gold answers and predictions that are hard to score alike: made from a seed, the same everywhere."""
+"""Questions with gold answers and predictions that are difficult to score, as functions of a seed."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ GAPS = [" ", " ", " ", "", "  ", "\t", "\n", "\u00a0", "\u2009", "-"]
 
 @dataclass(frozen=True)
 class Questions:
-    """Everything that a scorer is given."""
+    """The inputs of a scorer."""
 
     golds: dict[str, list[str]]
     predictions: dict[str, str]
-    no_answer: dict[str, float]  # in another order, with many ties, and with ids that nobody asked for
+    no_answer: dict[str, float]  # in another order, with many ties, and with ids of no question
 
     @property
     def data(self) -> list[dict[str, object]]:
@@ -80,7 +80,7 @@ class Questions:
 
 
 def questions(seed: int, count: int, *, unanswerable: float = 0.0, missing: float = 0.0) -> Questions:
-    """So many questions; a share of them has no answer, a share no prediction."""
+    """Random questions; a share of them has no answer, a share has no prediction."""
     draw = random.Random(seed)
     golds, predictions, no_answer = {}, {}, {}
     for number in range(count):
@@ -95,7 +95,7 @@ def questions(seed: int, count: int, *, unanswerable: float = 0.0, missing: floa
 
 
 def text(draw: random.Random) -> str:
-    """Up to six pieces with odd gaps; may be empty, or nothing but what is not compared."""
+    """Up to six pieces with unusual separators; may be empty, also only after normalisation."""
     return "".join(draw.choice(PIECES) + draw.choice(GAPS) for _ in range(draw.randint(0, 6)))
 
 

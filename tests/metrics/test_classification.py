@@ -1,4 +1,4 @@
-"""Scores of labels are scikit-learn's, on random and on degenerate predictions."""
+"""Scores of labels equal scikit-learn's, for random and for degenerate predictions."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def agree(gold: list[object], predicted: list[object]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(pairs(NUMBERS) | pairs(WORDS))
-def test_all_scores_are_those_of_scikit_learn(drawn: list[tuple[object, object]]) -> None:
+def test_all_scores_equal_scikit_learn(drawn: list[tuple[object, object]]) -> None:
     agree([gold for gold, _ in drawn], [predicted for _, predicted in drawn])
 
 
 @settings(max_examples=100, deadline=None)
 @given(pairs(st.integers(0, 1)))
-def test_binary_f1_is_that_of_scikit_learn(drawn: list[tuple[int, int]]) -> None:
+def test_binary_f1_equals_scikit_learn(drawn: list[tuple[int, int]]) -> None:
     gold, predicted = [a for a, _ in drawn], [b for _, b in drawn]
     expected = metrics.f1_score(gold, predicted, pos_label=1, zero_division=0)
     assert classification.f1(gold, predicted) == pytest.approx(expected, abs=1e-9)
@@ -78,7 +78,7 @@ def test_thousands_of_predictions() -> None:
         agree(gold, [label if draw.random() < 0.7 else draw.randrange(kinds + 1) for label in gold])
 
 
-def test_tables_are_scored_many_at_once() -> None:
+def test_many_confusion_matrices_are_scored_at_once() -> None:
     tables = np.random.default_rng(0).integers(0, 9, size=(20, 3, 3))
     for score in (
         classification.accuracy_from_confusion,
@@ -86,7 +86,7 @@ def test_tables_are_scored_many_at_once() -> None:
         classification.matthews_from_confusion,
     ):
         assert score(tables) == pytest.approx([float(score(table)) for table in tables], abs=1e-12)
-    tables[5, 1, :] = tables[5, :, 1] = 0  # a label that a resample has lost is left out of its mean
+    tables[5, 1, :] = tables[5, :, 1] = 0  # a label that is absent from a resample is left out of its mean
     assert classification.macro_f1_from_confusion(tables)[5] == pytest.approx(
         float(classification.macro_f1_from_confusion(tables[5][::2, ::2])), abs=1e-12
     )
@@ -119,12 +119,12 @@ def test_arrays_and_named_labels() -> None:
         ([1], [None], "predicted label 1 is None"),
     ],
 )
-def test_what_cannot_be_scored_is_said(gold: list[object], predicted: list[object], message: str) -> None:
+def test_invalid_input_is_an_error(gold: list[object], predicted: list[object], message: str) -> None:
     with pytest.raises(DataError, match=message):
         classification.accuracy(gold, predicted)
 
 
-def test_a_positive_label_that_does_not_occur_is_said() -> None:
+def test_a_positive_label_that_does_not_occur_is_an_error() -> None:
     with pytest.raises(DataError, match="'yes' is not one of"):
         classification.f1(["Yes", "no"], ["no", "no"], positive="yes")
     with pytest.raises(DataError, match="7 is not one of"):

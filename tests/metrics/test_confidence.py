@@ -1,4 +1,4 @@
-"""Intervals cover what they claim, agree with scipy and with resampling by hand, and repeat from their seed."""
+"""Intervals have their nominal coverage, equal scipy's and those of resampling in a loop, and are reproducible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def by_hand(score: object, examples: int, *, resamples: int = 4000) -> tuple[flo
 
 @pytest.mark.parametrize(("correct", "total"), [(0, 10), (10, 10), (1, 3), (812, 1000), (1, 1)])
 @pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
-def test_wilson_is_that_of_scipy(correct: int, total: int, level: float) -> None:
+def test_wilson_equals_scipy(correct: int, total: int, level: float) -> None:
     expected = stats.binomtest(correct, total).proportion_ci(level, method="wilson")
     result = confidence.wilson(correct, total, level=level)
     assert (result.low, result.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
@@ -68,8 +68,8 @@ def test_intervals_of_numbers_are_those_of_resampling_by_hand(name: str) -> None
     assert (result.low, result.high) == pytest.approx(expected, abs=0.03)
 
 
-def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
-    """200 sets of 300 examples whose true accuracy is 0.8; of 95 % intervals, 190 should hold it."""
+def test_intervals_have_their_nominal_coverage() -> None:
+    """200 sets of 300 examples whose true accuracy is 0.8; of 95 % intervals, 190 should contain it."""
     generator = np.random.default_rng(3)
     covered = {"bootstrap": 0, "wilson": 0}
     for seed in range(200):
@@ -81,7 +81,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     assert all(178 <= count <= 199 for count in covered.values()), covered
 
 
-def test_the_seed_decides_and_memory_bounds_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_depend_on_the_seed_and_not_on_the_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
     marks = np.random.default_rng(4).random(50)
     first = confidence.bootstrap(marks, confidence.mean_from_sums, seed=5)
     assert first == confidence.bootstrap(marks, confidence.mean_from_sums, seed=5)
@@ -94,7 +94,7 @@ def test_the_seed_decides_and_memory_bounds_do_not(monkeypatch: pytest.MonkeyPat
     assert confidence.compare(marks, marks**2, confidence.mean_from_sums, trials=100) == compared
 
 
-def test_comparison_of_means_is_the_permutation_test_of_scipy() -> None:
+def test_comparison_of_means_equals_the_permutation_test_of_scipy() -> None:
     generator = np.random.default_rng(6)
     first = generator.random(40)
     second = first + generator.normal(0.03, 0.1, size=40)
@@ -128,15 +128,15 @@ def test_equal_systems_do_not_differ_and_unequal_ones_do() -> None:
     assert confidence.compare_regression(gold, near, near, regression.batched_pearson, trials=99).p == 1.0
 
 
-def test_gaps_that_are_equal_but_for_rounding_count() -> None:
-    """Where one example differs, every exchange makes the same gap."""
+def test_differences_that_are_equal_up_to_rounding_count() -> None:
+    """Where one example differs, every exchange gives the same difference."""
     for seed in range(20):
         marks = np.random.default_rng(seed).random(400)
         other = np.append(marks[:-1], marks[0])
         assert confidence.compare(marks, other, confidence.mean_from_sums, trials=99).p == 1.0
 
 
-def test_p_values_of_equal_systems_are_spread_evenly() -> None:
+def test_p_values_of_equal_systems_are_uniform() -> None:
     generator = np.random.default_rng(8)
     ps = []
     for seed in range(200):
@@ -145,7 +145,7 @@ def test_p_values_of_equal_systems_are_spread_evenly() -> None:
     assert stats.kstest(ps, "uniform").pvalue > 0.001
 
 
-def test_over_seeds() -> None:
+def test_summaries_over_seeds() -> None:
     result = confidence.summarize_seeds([80.0, 84.0, 82.0, 90.0])
     assert (result.runs, result.mean, result.median, result.best) == (4, 84.0, 83.0, 90.0)
     assert result.deviation == pytest.approx(np.std([80, 84, 82, 90], ddof=1))
@@ -166,6 +166,6 @@ def test_over_seeds() -> None:
         (lambda: confidence.summarize_seeds([]), "non-empty list"),
     ],
 )
-def test_what_cannot_be_computed_is_said(call: object, message: str) -> None:
+def test_invalid_input_is_an_error(call: object, message: str) -> None:
     with pytest.raises(BertsmithError, match=message):
         call()

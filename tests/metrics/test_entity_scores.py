@@ -1,4 +1,4 @@
-"""Entity scores are those of seqeval and of conlleval, overall, by type, lenient and strict."""
+"""Entity scores equal those of seqeval and of conlleval, overall, by type, lenient and strict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertsmith.metrics import sequence_labelling
 from bertsmith.metrics.classification import MatchCounts, f1_from_counts
 from bertsmith.metrics.sequence_labelling import Scheme
 
-# seed: what conlleval.pl (version 2004-01-26) says of the 400 sentences of `tagged(seed, "BI", sentences=400)`:
+# seed: the output of conlleval.pl (version 2004-01-26) for the 400 sentences of `tagged(seed, "BI", sentences=400)`:
 # correct, found and gold entities, accuracy, F1, F1 by type
 CONLLEVAL = {
     1: ((203, 1440, 985), 24.36, 16.74, {"NEW": 0.0, "PER": 23.54}),
@@ -59,19 +59,19 @@ def check(gold: list[list[str]], predicted: list[list[str]], *, scheme: Scheme |
 
 
 @pytest.mark.parametrize("letters", ["BI", "BIES"])
-def test_lenient_scores_are_those_of_seqeval(letters: str) -> None:
+def test_lenient_scores_equal_seqeval(letters: str) -> None:
     for seed in range(30):
         check(*tagged(seed, letters), scheme=None)
 
 
 @pytest.mark.parametrize(("scheme", "letters"), [("IOB1", "BI"), ("IOB2", "BI"), ("IOBES", "BIES"), ("BILOU", "BILU")])
-def test_strict_scores_are_those_of_seqeval(scheme: Scheme, letters: str) -> None:
+def test_strict_scores_equal_seqeval(scheme: Scheme, letters: str) -> None:
     for seed in range(30):
         check(*tagged(seed, letters), scheme=scheme)
 
 
 @pytest.mark.parametrize("seed", CONLLEVAL)
-def test_lenient_scores_are_those_recorded_of_conlleval(seed: int) -> None:
+def test_lenient_scores_equal_the_recorded_ones_of_conlleval(seed: int) -> None:
     result = sequence_labelling.score_entities(*tagged(seed, "BI", sentences=400))
     overall, accuracy, f1, by_type = CONLLEVAL[seed]
     assert result.overall == MatchCounts(*overall)
@@ -96,6 +96,6 @@ def test_no_entities_score_zero() -> None:
         ([["O"], ["O", "O"]], [["O"], ["O", "X"]], "predicted sentence 2: word 2 has the tag 'X'"),
     ],
 )
-def test_what_cannot_be_scored_is_said(gold: list[list[str]], predicted: list[list[str]], message: str) -> None:
+def test_invalid_input_is_an_error(gold: list[list[str]], predicted: list[list[str]], message: str) -> None:
     with pytest.raises(DataError, match=message):
         sequence_labelling.score_entities(gold, predicted)

@@ -1,4 +1,4 @@
-"""Scores of answers are those of the official scripts.
+"""Scores of answers equal those of the official scripts.
 
 The scripts cannot be shipped. What they say of questions made from a seed was recorded, to the last digit; the
 questions are full of ties, empty texts, articles in odd places, and characters from everywhere.
@@ -74,7 +74,7 @@ def test_version_2_as_recorded(seed: int, unanswerable: float, threshold: float)
         ("a an the", ""),
         ("theory of a-the", "theory of athe"),
         ("the_a", "thea"),
-        ("(1895–1943)", "1895–1943"),  # only ASCII punctuation goes
+        ("(1895–1943)", "1895–1943"),  # only ASCII punctuation is removed
         ("“the” end", "“ ” end"),
         ("İ\u00a0the\u3000ﬁn", "i̇ ﬁn"),
         ("don't", "dont"),
@@ -93,17 +93,17 @@ def test_korean_normal_form(text: str, expected: str) -> None:
 
 
 def test_rules_that_differ() -> None:
-    # Two answers of which nothing is left: equal for all, but F1 is 0 in 1.1 and 1 in 2.0.
+    # Both texts are empty after normalisation: an exact match in all, but F1 is 0 in 1.1 and 1 in 2.0.
     assert question_answering.squad_v1({"q": ["the"]}, {"q": "a"}) == {"exact_match": 100.0, "f1": 0.0}
     assert question_answering.squad_v2({"q": ["the"]}, {"q": "a"})["f1"] == 100.0
-    # Nothing predicted: 0 in 1.1, an error in 2.0.
+    # No prediction: 0 in 1.1, an error in 2.0.
     assert question_answering.squad_v1({"q": ["x"], "r": ["y"]}, {"r": "y"}) == {"exact_match": 50.0, "f1": 50.0}
     with pytest.raises(DataError, match="1 questions have no prediction, the first is q"):
         question_answering.squad_v2({"q": ["x"], "r": ["y"]}, {"r": "y"})
     # Words in SQuAD, characters in KorQuAD.
     assert question_answering.squad_v1({"q": ["서울은"]}, {"q": "서울"})["f1"] == 0.0
     assert question_answering.korquad({"q": ["서울은"]}, {"q": "서울"})["f1"] == pytest.approx(80.0)
-    # A decomposed text is another text: nobody composes.
+    # A decomposed text differs from the composed one: no script composes.
     assert question_answering.squad_v1({"q": ["é"]}, {"q": "e\u0301"}) == {"exact_match": 0.0, "f1": 0.0}
 
 
@@ -129,7 +129,7 @@ def test_gold_answers_score_100_in_any_order(texts: list[list[str]], draw: objec
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([0.2, 0.5]))
-def test_best_thresholds_are_reached_and_not_surpassed(seed: int, unanswerable: float) -> None:
+def test_best_thresholds_give_the_best_scores(seed: int, unanswerable: float) -> None:
     labelled = question_answering_cases.questions(seed, 30, unanswerable=unanswerable)
     apart = {name: value + 1e-6 * number for number, (name, value) in enumerate(labelled.no_answer.items())}
     marks = question_answering.squad_v2_scores(labelled.golds, labelled.predictions)
@@ -139,7 +139,7 @@ def test_best_thresholds_are_reached_and_not_surpassed(seed: int, unanswerable: 
         for threshold in (-100.0, *apart.values()):
             reached = question_answering.apply_threshold(marks, no_answer=apart, threshold=threshold)
             each.append(100 * getattr(reached, name).mean())
-        # The script takes every text but '' for an answer, even one of which nothing is left: it may stay below.
+        # For the script, every text but '' is an answer, even one that normalisation empties: its best may be lower.
         assert best[f"best_{name}"] <= max(each) + 1e-9
         if all(question_answering.normalize_answer(text) or not text for text in labelled.predictions.values()):
             assert best[f"best_{name}"] == pytest.approx(max(each), abs=1e-9)
@@ -166,6 +166,6 @@ def test_best_thresholds_are_reached_and_not_surpassed(seed: int, unanswerable: 
         ),
     ],
 )
-def test_what_cannot_be_scored_is_said(call: object, message: str) -> None:
+def test_invalid_input_is_an_error(call: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
         call()

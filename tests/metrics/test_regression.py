@@ -1,4 +1,4 @@
-"""Correlations are scipy's, with ties, large and small numbers; a constant has the defined value 0."""
+"""Correlations equal scipy's, with ties, large and small numbers; that with a constant is 0."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def constant(values: object) -> bool:
 
 @settings(max_examples=120, deadline=None)
 @given(PAIRS)
-def test_correlations_are_those_of_scipy(drawn: list[tuple[float, float]]) -> None:
+def test_correlations_equal_scipy(drawn: list[tuple[float, float]]) -> None:
     gold, predicted = [a for a, _ in drawn], [b for _, b in drawn]
     assert regression.pearson(gold, predicted) == pytest.approx(expected(stats.pearsonr, gold, predicted), abs=1e-9)
     assert regression.spearman(gold, predicted) == pytest.approx(expected(stats.spearmanr, gold, predicted), abs=1e-9)
@@ -41,7 +41,7 @@ def test_correlations_are_those_of_scipy(drawn: list[tuple[float, float]]) -> No
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=40), st.integers(1, 4))
-def test_ranks_are_those_of_scipy(values: list[float], rows: int) -> None:
+def test_ranks_equal_scipy(values: list[float], rows: int) -> None:
     table = np.stack([np.roll(values, row) for row in range(rows)])
     assert (regression.ranks(table) == stats.rankdata(table, axis=-1)).all()
 
@@ -58,7 +58,7 @@ def test_thousands_of_numbers_of_any_size(scale: float, shift: float) -> None:
         assert actual(gold * scale, predicted * scale) == pytest.approx(value, abs=1e-9)
 
 
-def test_rows_are_scored_many_at_once() -> None:
+def test_many_vectors_are_scored_at_once() -> None:
     gold, predicted = np.random.default_rng(1).integers(0, 6, size=(2, 50, 30)).astype(float)
     gold[3] = 2.0
     for rows, one in (
@@ -70,7 +70,7 @@ def test_rows_are_scored_many_at_once() -> None:
         )
 
 
-def test_a_constant_correlates_with_nothing() -> None:
+def test_the_correlation_with_a_constant_is_0() -> None:
     assert regression.pearson([1, 2, 3], [0.1, 0.1, 0.1]) == 0.0
     assert regression.spearman([5, 5, 5], [1, 2, 3]) == 0.0
     assert regression.pearson([1], [1]) == 0.0
@@ -89,6 +89,6 @@ def test_a_constant_correlates_with_nothing() -> None:
         ([[1.0, 2.0]], [[1.0, 2.0]], "vector of numbers"),
     ],
 )
-def test_what_cannot_be_scored_is_said(gold: list[object], predicted: list[object], message: str) -> None:
+def test_invalid_input_is_an_error(gold: list[object], predicted: list[object], message: str) -> None:
     with pytest.raises(DataError, match=message):
         regression.pearson(gold, predicted)

@@ -1,4 +1,4 @@
-"""Entities are read as seqeval reads them, leniently and strictly; schemes are told apart and converted."""
+"""Entities are decoded as by seqeval, leniently and strictly; schemes are detected and converted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def odd(scheme: Scheme) -> Iterator[list[str]]:
 
 
 def valid(scheme: Scheme) -> st.SearchStrategy[list[str]]:
-    """Tags that spell entities correctly."""
+    """Valid tags of random entities."""
     entity = st.tuples(st.sampled_from(["A", "B"]), st.integers(0, 2), st.integers(1, 3))
 
     def spelt(drawn: list[tuple[str, int, int]]) -> list[str]:
@@ -51,7 +51,7 @@ def valid(scheme: Scheme) -> st.SearchStrategy[list[str]]:
 
 
 @pytest.mark.parametrize("scheme", ["IOB2", "IOBES"])
-def test_lenient_reading_is_that_of_seqeval(scheme: Scheme) -> None:
+def test_lenient_decoding_equals_seqeval(scheme: Scheme) -> None:
     for drawn in itertools.chain(every(scheme), odd(scheme)):
         assert [
             (kind, begin, end - 1) for kind, begin, end in sequence_labelling.tags_to_entities(drawn)
@@ -59,7 +59,7 @@ def test_lenient_reading_is_that_of_seqeval(scheme: Scheme) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_strict_reading_is_that_of_seqeval(scheme: Scheme) -> None:
+def test_strict_decoding_equals_seqeval(scheme: Scheme) -> None:
     for drawn in itertools.chain(every(scheme), odd(scheme)):
         expected = oracle.Tokens(drawn, getattr(oracle, scheme)).entities
         assert sequence_labelling.tags_to_entities(drawn, scheme=scheme) == [
@@ -70,7 +70,7 @@ def test_strict_reading_is_that_of_seqeval(scheme: Scheme) -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_valid_tags_read_alike_and_convert_there_and_back(scheme: Scheme, data: st.DataObject) -> None:
+def test_valid_tags_decode_alike_and_round_trip_between_schemes(scheme: Scheme, data: st.DataObject) -> None:
     drawn = data.draw(valid(scheme))
     assert not sequence_labelling.scheme_violations(drawn, scheme=scheme)
     assert sequence_labelling.tags_to_entities(drawn) == sequence_labelling.tags_to_entities(drawn, scheme=scheme)
@@ -85,7 +85,7 @@ def test_valid_tags_read_alike_and_convert_there_and_back(scheme: Scheme, data: 
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_tags_have_faults_exactly_where_they_do_not_spell_what_they_say(scheme: Scheme) -> None:
+def test_violations_are_found_exactly_where_decoding_changes_the_tags(scheme: Scheme) -> None:
     for drawn in every(scheme):
         assert bool(sequence_labelling.scheme_violations(drawn, scheme=scheme)) == (
             sequence_labelling.convert_tags(drawn, to=scheme) != drawn
@@ -149,11 +149,11 @@ def test_other_letters_for_end_and_single_are_read_too() -> None:
         ("BILOU", "O E-A", (1, "E-A does not exist in BILOU")),
     ],
 )
-def test_faults_are_named(scheme: Scheme, sentence: str, fault: tuple[int, str]) -> None:
+def test_violations_are_named(scheme: Scheme, sentence: str, fault: tuple[int, str]) -> None:
     assert sequence_labelling.scheme_violations(sentence.split(), scheme=scheme)[0] == fault
 
 
-def test_what_follows_no_scheme_is_said() -> None:
+def test_tags_of_no_scheme_are_an_error() -> None:
     with pytest.raises(DataError, match=r"not IOB2 \(sentence 1, word 1: I-A does.*not IOB1 \(sentence 2, word 2: B-A"):
         sequence_labelling.detect_scheme([["I-A", "O"], ["O", "B-A"]])
     with pytest.raises(DataError, match=r"not IOBES \(sentence 1, word 2: L-B does not exist in IOBES"):
@@ -161,7 +161,7 @@ def test_what_follows_no_scheme_is_said() -> None:
 
 
 @pytest.mark.parametrize("tag", ["", "X-PER", "PER", "O-PER", "b-PER", "BPER", "-", "B_PER"])
-def test_what_is_no_tag_is_said(tag: str) -> None:
+def test_invalid_tags_are_an_error(tag: str) -> None:
     with pytest.raises(DataError, match="word 2 has the tag"):
         sequence_labelling.tags_to_entities(["O", tag])
     with pytest.raises(DataError, match="word 2 has the tag"):
@@ -181,7 +181,7 @@ def test_other_mistakes() -> None:
 
 @pytest.fixture(autouse=True)
 def _quiet() -> object:
-    """seqeval warns of bare tags."""
+    """seqeval warns about bare tags."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

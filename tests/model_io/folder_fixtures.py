@@ -57,7 +57,7 @@ OBJECTIVES: dict[str, Any] = {
 
 @contextmanager
 def folder_in_memory() -> Iterator[Path]:
-    """A folder for thousands of small files; where it lies, conftest.py says."""
+    """A folder for thousands of small files, in the place that conftest.py chooses."""
     with tempfile.TemporaryDirectory(prefix="bertsmith-folders-") as name:
         yield Path(name)
 
@@ -81,27 +81,27 @@ def folder(path: Path, *objectives: Any, **changes: Any) -> Path:
 
 
 def foreign(path: Path, *objectives: Any, **changes: Any) -> Path:
-    """The same without its seal, to be changed by tests as a stranger's."""
+    """The same without checksums, to be changed by tests as a folder of another library."""
     folder(path, *objectives, **changes)
     (path / "checksums.json").unlink()
     return path
 
 
 def change_config(path: Path, **changes: Any) -> None:
-    """Sets settings in config.json; those set to `...` go."""
+    """Sets settings in config.json; those set to `...` are removed."""
     settings = json.loads((path / "config.json").read_text()) | changes
     (path / "config.json").write_text(json.dumps({key: value for key, value in settings.items() if value is not ...}))
 
 
 def change_weights(path: Path, change: Callable[[Tensors], Any]) -> None:
-    """Lets `change` loose on the tensors of model.safetensors."""
+    """Applies `change` to the tensors of model.safetensors."""
     tensors = load_file(path / "model.safetensors")
     changed = change(tensors)
     save_file(changed if isinstance(changed, dict) else tensors, path / "model.safetensors", metadata={"format": "pt"})
 
 
 def raw(header: Any, data: bytes = b"", *, length: int | None = None) -> bytes:
-    """A safetensors file as a stranger might write it; `header` is JSON, or bytes as they are."""
+    """A hand-made safetensors file; `header` is JSON, or raw bytes."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return (len(text) if length is None else length).to_bytes(8, "little") + text + data
 
@@ -115,7 +115,7 @@ def same_weights(first: torch.nn.Module, second: torch.nn.Module) -> None:
 
 
 def one_line(found: pytest.ExceptionInfo[BertsmithError], *words: Iterable[str]) -> str:
-    """The message, after seeing that it is one readable line with these words in it."""
+    """The message of an error, which must be one readable line that contains these words."""
     text = str(found.value)
     assert text.isprintable(), text
     assert len(text) < 600, text

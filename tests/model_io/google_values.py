@@ -1,6 +1,6 @@
 """The tiny checkpoint in `google_tiny`: what it holds, and how TensorFlow 2.21 wrote it.
 
-python tests/weights/google_values.py    # in an environment with tensorflow; the tests need none
+python tests/model_io/google_values.py    # in an environment with tensorflow; the tests need none
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def value(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """What a variable holds: numbers between -0.6 and 0.6 that its name decides, the same on every machine."""
+    """The values of a variable, between -0.6 and 0.6: a function of its name, the same on every machine."""
     numbers = np.arange(np.prod(shape), dtype=np.int64) * 7919 + zlib.crc32(name.encode())
     return ((numbers % 2001 - 1000) / 1667).astype(np.float32).reshape(shape)
 

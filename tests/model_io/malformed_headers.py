@@ -1,4 +1,4 @@
-"""Safetensors files whose headers lie: the file, and words of the error that it must come to."""
+"""Safetensors files with false headers: the file, and words of the expected error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from model_io.folder_fixtures import raw
 
 
 def claim(shape: Any = (2,), offsets: Any = (0, 8), kind: Any = "F32", **more: Any) -> dict[str, Any]:
-    """What a header says of one tensor."""
+    """The entry of one tensor in a header."""
     return {"dtype": kind, "shape": shape, "data_offsets": offsets, **more}
 
 

@@ -1,4 +1,4 @@
-"""Folders of ALBERT that lie: groups, layers and sizes are compared with the weights before anything is built."""
+"""ALBERT folders with false settings: groups, layers and sizes are compared with the weights before building."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertsmith.objectives import masked_lm, sentence_order
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A stranger's folder: without its seal."""
+    """A folder without checksums."""
     made = model([masked_lm.Config(), sentence_order.Config()], groups=2, inner_layers=2)
     save_model(made, tokenizer(), tmp_path / "m")
     (tmp_path / "m" / "checksums.json").unlink()

@@ -1,4 +1,4 @@
-"""Heads of fine-tuning in folders: labels and settings, heads that transformers has not, encoders under new ones."""
+"""Heads of fine-tuning in folders: labels and settings, heads that transformers does not have, new heads."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_settings_and_weights_survive_saving_and_loading(case: str, tmp_path: Pa
     assert facts.notes == ()
     assert open_model(tmp_path / "m", objectives=())[0].objectives.keys() == set()
     imported = import_folder(tmp_path / "m", tmp_path / "n")
-    assert imported.sealed
+    assert imported.verified
     same_weights(ours, open_model(tmp_path / "n")[0])
 
 
@@ -218,7 +218,7 @@ def test_a_head_of_another_size(tmp_path: Path) -> None:
     change_weights(path, wider)
     with pytest.raises(DataError) as found:
         open_model(path)
-    one_line(found, "qa_outputs.weight has the shape [3, 32], the config means [2, 32]")
+    one_line(found, "qa_outputs.weight has the shape [3, 32], the config requires [2, 32]")
 
 
 def test_new_heads_on_a_trained_encoder(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_new_heads_are_a_function_of_the_seed(tmp_path: Path) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     first = open_for(path, [classify.Config()], seed=1)[0]
-    assert torch.equal(torch.get_rng_state(), before), "the world's own numbers are not touched"
+    assert torch.equal(torch.get_rng_state(), before), "the global random state is unchanged"
     torch.manual_seed(6)
     same_weights(first, open_for(path, [classify.Config()], seed=1)[0])
     other = open_for(path, [classify.Config()], seed=2)[0]
@@ -260,7 +260,7 @@ def test_a_new_pooler_is_noted(tmp_path: Path) -> None:
 
 
 def test_a_new_head_replaces_the_head_of_an_earlier_task(tmp_path: Path) -> None:
-    """A fine-tuned folder under a head of the same name: the old one goes, whatever its size."""
+    """A new head replaces a stored one of the same name, whatever its size."""
     path = folder(tmp_path / "m", SETTINGS["classes"])
     made, _, facts = open_for(path, [classify.Config(labels=("no", "yes"))])
     assert made.objectives["classify"].head.out_features == 2

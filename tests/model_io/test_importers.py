@@ -1,4 +1,4 @@
-"""Pickled weights: read by a child process that can do nothing else, in every form that torch has written them."""
+"""Pickled weights of all versions of torch are read by a sandboxed child process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bertsmith.model_io.importers import import_folder
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.model_io.unpickling import named_tensors
 
-# Does what code in a pickle would do, after the doors have been shut; prints what was possible.
+# Tries inside the sandbox what code in a pickle might do; prints what was possible.
 BURGLAR = """
 import os, socket, sys
 from bertsmith.model_io import unpickling
@@ -63,7 +63,7 @@ class Runs:
 
 
 def pickled(path: Path) -> Path:
-    """A folder of old: pytorch_model.bin with tied and counted tensors in it."""
+    """An old folder: pytorch_model.bin with tied and integer tensors."""
     foreign(path)
     tensors = load_file(path / "model.safetensors")
     (path / "model.safetensors").unlink()
@@ -76,7 +76,7 @@ def pickled(path: Path) -> Path:
 def test_a_pickled_folder(tmp_path: Path) -> None:
     source = pickled(tmp_path / "old")
     facts = import_folder(source, tmp_path / "m")
-    assert facts.sealed
+    assert facts.verified
     assert facts.notes == ()
     same_weights(open_model(tmp_path / "m")[0], model("masked_lm", "next_sentence"))
     assert sorted(os.listdir(tmp_path)) == ["m", "old"]
@@ -99,7 +99,7 @@ def test_several_pickled_files(tmp_path: Path) -> None:
 def test_a_safetensors_folder_is_rewritten(tmp_path: Path) -> None:
     source = foreign(tmp_path / "theirs")
     facts = import_folder(source, tmp_path / "m")
-    assert facts.sealed
+    assert facts.verified
     assert "imported from | theirs" in (tmp_path / "m" / "README.md").read_text()
     same_weights(open_model(tmp_path / "m")[0], model("masked_lm", "next_sentence"))
 
@@ -161,7 +161,7 @@ def test_malicious_pickles_are_refused(case: str, tmp_path: Path) -> None:
 
 
 def test_the_child_process_is_sandboxed(tmp_path: Path) -> None:
-    """Behind torch's restricted unpickler there is a second fence; without it, everything can be done."""
+    """The sandbox blocks what torch's restricted unpickler would let through; without it, everything is possible."""
     with open(tmp_path / "open", "wb") as file:
         command = [sys.executable, "-c", BURGLAR, str(tmp_path / "target"), str(file.fileno())]
         how: dict[str, Any] = {"capture_output": True, "text": True, "check": True, "pass_fds": [file.fileno()]}

@@ -1,4 +1,4 @@
-"""The model: encode once, read only what is asked, score each; losses that add up."""
+"""The model: it encodes once, computes only what objectives read, and adds up their losses."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_selecting_tokens_gives_the_same_gradients() -> None:
 
 
 class Doubling(NextSentence):
-    """An objective that guesses: every id becomes the next one before the encoder sees it."""
+    """An objective that replaces every id by the next one before the encoder reads it."""
 
     def sample_replacements(self, batch: Batch, embed: Embed, table: torch.Tensor) -> tuple[Batch, Loss | None]:
         return batch.replace(input_ids=(batch.input_ids + 1) % 97), None
@@ -120,7 +120,7 @@ def test_layer_groups_hold_every_parameter_once() -> None:
 
 
 def test_the_token_table_is_tied() -> None:
-    """Tied, not copied: the head's gradient reaches the rows of words that never stood in the text."""
+    """Tied, not copied: the head's gradient reaches the rows of tokens that do not occur in the text."""
     model = pretraining_model()
     batch = model.corrupt(random_batch(LENGTHS, length=40))
     absent = sorted(set(range(97)) - set(batch.input_ids.flatten().tolist()) - set(batch.labels["masked_lm"].tolist()))
@@ -130,7 +130,7 @@ def test_the_token_table_is_tied() -> None:
     assert model.encoder.embeddings.tokens.weight.grad[absent].abs().sum() > 0
 
 
-def test_what_is_refused() -> None:
+def test_invalid_models_and_batches_are_refused() -> None:
     model = pretraining_model()
     batch = random_batch([12], length=12)
     with pytest.raises(BertsmithError, match="masked_lm has no indices in this batch: corrupt it first"):

@@ -1,4 +1,4 @@
-"""The model card: whatever the facts are, it is written, and they stay inside their table."""
+"""The model card: it is written for any facts, which cannot break its tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model folders: what is written comes back, and so does what others have written, in every shape of theirs."""
+"""Model folders: saving and loading, and folders of other libraries and versions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_weights_and_tokenizer_survive_saving_and_loading(heads: tuple[str, ...]
     same_weights(ours, again)
     assert again.encoder.config == ours.encoder.config
     assert words.fingerprint == tokenizer().fingerprint
-    assert facts.sealed
+    assert facts.verified
     assert facts.notes == ()
     assert not again.training
 
@@ -161,7 +161,7 @@ def _equal(first: torch.nn.Module, second: torch.nn.Module) -> bool:
 
 
 def test_files_are_synced_before_the_folder_is_renamed(tmp_path: Path) -> None:
-    """The seal names every file, and the rename comes after all of them are on the disk."""
+    """checksums.json names every file, and the rename comes after all of them are on the disk."""
     order: list[str] = []
 
     class Watching(Disk):
@@ -211,7 +211,7 @@ def test_older_weight_names(change: Callable[[Tensors], Any], tmp_path: Path) ->
     change_weights(path, change)
     again, _, facts = open_model(path)
     same_weights(ours, again)
-    assert not facts.sealed
+    assert not facts.verified
     assert facts.notes == ()
 
 
@@ -297,7 +297,7 @@ def test_a_stored_head_is_initialised_on_request(tmp_path: Path) -> None:
     assert torch.equal(again.encoder.token_embeddings, model("masked_lm", "next_sentence").encoder.token_embeddings)
 
 
-# --- the seal -----------------------------------------------------------------------------------------------------
+# --- checksums -----------------------------------------------------------------------------------------------------
 
 
 def test_an_edited_card_gives_a_note(tmp_path: Path) -> None:

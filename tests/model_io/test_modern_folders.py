@@ -1,4 +1,4 @@
-"""Folders of `modern`: what transformers has no class for comes back as it was; what a stranger claims is checked."""
+"""Folders of `modern`: native where transformers has no class; settings of other folders are checked."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_pretrained_folder_is_fine_tuned_and_saved(tmp_path: Path) -> None:
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
-    """A stranger's folder: without its seal."""
+    """A folder without checksums."""
     save_model(model([masked_lm.Config()]), tokenizer(), tmp_path / "m")
     (tmp_path / "m" / "checksums.json").unlink()
     return tmp_path / "m"

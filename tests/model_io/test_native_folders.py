@@ -1,4 +1,4 @@
-"""Native folders: an encoder of the user's that transformers has not, pre-trained, resumed, fine-tuned, loaded."""
+"""Native folders: a user-defined encoder, pre-trained, resumed, fine-tuned, loaded."""
 
 from __future__ import annotations
 

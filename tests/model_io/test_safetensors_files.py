@@ -74,7 +74,7 @@ def test_malformed_headers_are_refused(case: str, tmp_path: Path) -> None:
 
 
 def test_too_many_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safetensors_files, "MOST_TENSORS", 2)
+    monkeypatch.setattr(safetensors_files, "MAX_TENSORS", 2)
     empty = claim([0], [0, 0])
     (tmp_path / "x.safetensors").write_bytes(raw(dict.fromkeys("abc", empty)))
     with pytest.raises(DataError, match="3 tensors: at most 2"):
@@ -102,7 +102,7 @@ def test_a_file_truncated_while_open_is_an_error(tmp_path: Path) -> None:
 
 
 def test_header_is_read_by_the_library_too(tmp_path: Path) -> None:
-    """Tensors lie at multiples of 8 and the metadata says pt, which transformers insists on."""
+    """Tensors are aligned to 8 bytes, and the metadata says pt, which transformers requires."""
     data = b"".join(file_chunks({"weight": torch.ones(3)}))
     length = int.from_bytes(data[:8], "little")
     assert length % 8 == 0

@@ -20,7 +20,7 @@ from bertsmith.model_io.untrusted_files import UntrustedFile
 
 PREFIX = "bert_model.ckpt"
 INDEX, DATA = f"{PREFIX}.index", f"{PREFIX}.data-00000-of-00001"
-OURS = {  # written out by hand: our name -> Google's, and whether it is turned; {} is the number of a layer
+OURS = {  # written by hand: our name -> Google's, and whether it is transposed; {} is the number of a layer
     "encoder.embeddings.tokens.weight": ("bert/embeddings/word_embeddings", False),
     "encoder.embeddings.positions.weight": ("bert/embeddings/position_embeddings", False),
     "encoder.embeddings.segments.weight": ("bert/embeddings/token_type_embeddings", False),
@@ -56,7 +56,7 @@ def google(name: str, *, turned: bool) -> torch.Tensor:
 
 def test_every_weight_is_imported(tmp_path: Path) -> None:
     facts = import_folder(FOLDER, tmp_path / "m")
-    assert facts.sealed
+    assert facts.verified
     assert facts.architectures == ("BertForPreTraining",)
     assert facts.notes == ("lowercase=true, as the vocabulary has no capital letters",)
     model, words, _ = open_model(tmp_path / "m")
@@ -147,7 +147,7 @@ def number(value: int) -> bytes:
 
 
 def block(pairs: list[tuple[bytes, bytes]], *, kind: int = 0) -> bytes:
-    """A block of LevelDB's, every key written out, with its checksum."""
+    """A block in LevelDB's format, without shared prefixes, with its checksum."""
     body = b"".join(number(0) + number(len(key)) + number(len(value)) + key + value for key, value in pairs)
     body += (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + bytes([kind])
     return body + mask_crc(crc32c([body])).to_bytes(4, "little")
@@ -193,7 +193,7 @@ def test_malformed_indices(tmp_path: Path) -> None:
 
 
 def test_crc32c() -> None:
-    """The published check value, and one road with the other: many lanes and byte by byte."""
+    """The published check value; many lanes and byte by byte give the same."""
     assert crc32c([b"123456789"]) == 0xE3069283
     data = np.random.default_rng(0).integers(0, 256, 9 * LANES + 77, np.uint8).tobytes()
     assert crc32c([data]) == crc32c([data[place : place + 1000] for place in range(0, len(data), 1000)])

@@ -69,7 +69,7 @@ def test_capital_letters_decide_whether_texts_are_lower_cased(tmp_path: Path) ->
         (b"1 1\niron \0\0\xc0\x7f", "word 1 has a number that is not finite"),
     ],
 )
-def test_a_damaged_file_is_one_line_with_its_place(contents: bytes, message: str, tmp_path: Path) -> None:
+def test_errors_of_damaged_files_name_file_and_line(contents: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "v").write_bytes(contents)
     with pytest.raises(DataError) as error:
         read_vectors(tmp_path / "v")

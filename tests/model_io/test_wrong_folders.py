@@ -1,4 +1,4 @@
-"""Folders that cannot be opened: each is one line that names the place and says what was found and expected."""
+"""Folders that cannot be opened: each error is one line with the path, what was found and what was expected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WEIGHTS: dict[str, tuple[Callable[[Tensors], Any], str]] = {
     "two names": (lambda tensors: tensors.update({"pooler.dense.bias": torch.ones(32)}), "two names of one weight"),
     "shape": (
         lambda tensors: tensors.update({"bert.pooler.dense.bias": torch.ones(31)}),
-        "has the shape [31], the config means [32]",
+        "has the shape [31], the config requires [32]",
     ),
     "whole numbers": (
         lambda tensors: tensors.update({"bert.pooler.dense.bias": torch.ones(32).int()}),

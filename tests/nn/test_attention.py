@@ -42,7 +42,7 @@ def test_kernels_agree(causal: bool) -> None:
     one = torch.ones_like(DOCUMENT)
     dense, _ = layer(x_TD, context("dense", causal=causal, document=one))
     assert relative_difference(dense, layer(x_TD, context("masked", causal=causal, document=one))[0]) < 1e-6
-    assert relative_difference(dense, masked) > 1e-2, "with one document to a row the answer is another"
+    assert relative_difference(dense, masked) > 1e-2, "with one document per row the output differs"
 
 
 @pytest.mark.parametrize("causal", [False, True])

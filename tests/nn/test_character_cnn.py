@@ -20,7 +20,7 @@ def cnn(**changes: object) -> CharacterCNN:
 
 
 def characters(*words: str, most: int = 50) -> torch.Tensor:
-    return fit_words(torch.from_numpy(spell(words)), most, reach=most)
+    return fit_words(torch.from_numpy(spell(words)), most, padding=most)
 
 
 def test_new_weights() -> None:
@@ -35,7 +35,7 @@ def test_padding_beyond_one_window_changes_nothing() -> None:
     """The published code fills all words to 50 characters; fewer columns give the same vectors and gradients."""
     made = cnn().double()
     words = ["iron", "쇠", "", "smith"]
-    narrow = fit_words(torch.from_numpy(spell(words)), 50, reach=made.padding)
+    narrow = fit_words(torch.from_numpy(spell(words)), 50, padding=made.padding)
     full = characters(*words)
     assert (narrow.shape[1], full.shape[1]) == (7 + 3, 50)
     assert torch.equal(full[:, narrow.shape[1] :].unique(), torch.tensor([PADDING]))
@@ -48,7 +48,7 @@ def test_padding_beyond_one_window_changes_nothing() -> None:
     assert all(torch.allclose(one, other, rtol=0, atol=1e-12) for one, other in zip(*found, strict=True))
     each = torch.cat([made(characters(word)) for word in words])
     assert torch.allclose(found[0][0], each, rtol=0, atol=1e-12)
-    assert fit_words(full[:, :48], 50, reach=made.padding).shape[1] == 50
+    assert fit_words(full[:, :48], 50, padding=made.padding).shape[1] == 50
 
 
 def test_filters_are_those_of_a_convolution() -> None:
@@ -66,7 +66,7 @@ def test_the_gradient_of_windows() -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 6, 3, dtype=torch.float64, requires_grad=True)
     assert torch.equal(_Windows.apply(x, 2)[1, 4], x[1, 4:6].flatten())
-    assert all(torch.autograd.gradcheck(lambda x, reach=reach: _Windows.apply(x, reach), x) for reach in (1, 4, 6))
+    assert all(torch.autograd.gradcheck(lambda x, size=size: _Windows.apply(x, size), x) for size in (1, 4, 6))
 
 
 def test_long_words_are_cut_as_in_the_published_code() -> None:
@@ -81,12 +81,12 @@ def test_words_that_become_equal_are_reported() -> None:
     batch = random_batch([5], length=5, pairs=False)
     table = torch.from_numpy(spell([f"{long}a", f"{long}b", "iron", "iron", "a"]))[None]
     with pytest.warns(UserWarning, match=r"^words that are equal in their first 48 bytes get the same.*: 1 here$"):
-        words, index = distinct_words(batch.replace(characters=table), most=50, vocabulary=None)
+        words, index = distinct_words(batch.replace(characters=table), max_characters=50, vocabulary=None)
     assert len(words) == 3
     assert index[0] == index[1] != index[2] == index[3]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        words, index = distinct_words(batch.replace(characters=table), most=202, vocabulary=None)
+        words, index = distinct_words(batch.replace(characters=table), max_characters=202, vocabulary=None)
     assert len(words) == 4
     assert index[0] != index[1]
 
@@ -102,11 +102,11 @@ def test_the_gradient_of_characters_on_cuda_is_that_of_a_table() -> None:
 
 def test_batches_with_ids_alone() -> None:
     batch = random_batch([12, 9], length=12, pairs=False).replace(characters=None)
-    words, index = distinct_words(batch, most=50, vocabulary=None)
+    words, index = distinct_words(batch, max_characters=50, vocabulary=None)
     assert len(words) == len(batch.input_ids.unique()) == len(words.unique(dim=0))
     assert torch.equal(words[index][:, :6], id_characters(batch.input_ids.flatten()))
     vocabulary = characters(*[f"word{number}" for number in range(97)])
-    words, index = distinct_words(batch, most=50, vocabulary=vocabulary)
+    words, index = distinct_words(batch, max_characters=50, vocabulary=vocabulary)
     assert torch.equal(words[index], vocabulary[batch.input_ids.flatten()])
 
 

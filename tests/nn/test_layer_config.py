@@ -31,7 +31,7 @@ def test_initial_weights_as_in_the_reference(name: str, truncate: bool, deviatio
     assert weight.std().item() == pytest.approx(deviation, rel=0.01)
     assert weight.mean().abs() < 2e-4
     assert weight.abs().max() <= most
-    assert truncate or weight.abs().max() > 0.06, "an uncut distribution has tails"
+    assert truncate or weight.abs().max() > 0.06, "a distribution without truncation has tails"
 
 
 def test_biases_and_norms() -> None:

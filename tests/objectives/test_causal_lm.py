@@ -44,8 +44,8 @@ def test_the_loss_is_that_of_the_logits_and_labels() -> None:
 def test_many_logits_are_computed_in_parts_with_the_same_loss_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build()
     shifted, results = model.corrupt(random_batch([25, 11], length=25)), []
-    for most in (lm_head.MOST_LOGITS, 7 * 97):
-        monkeypatch.setattr(lm_head, "MOST_LOGITS", most)
+    for most in (lm_head.MAX_LOGITS, 7 * 97):
+        monkeypatch.setattr(lm_head, "MAX_LOGITS", most)
         model.zero_grad()
         loss = model(shifted)
         loss.mean().backward()

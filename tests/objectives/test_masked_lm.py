@@ -83,7 +83,7 @@ def test_every_token_is_masked_with_the_same_probability() -> None:
     assert set(corrupted.sum(1).tolist()) == {5.0, 6.0}, "38 * 0.15 = 5.7, rounded up or down"
     assert corrupted.sum(1).mean().item() == pytest.approx(5.7, abs=0.015)
     batched = (corrupted[:, 3] * corrupted[:, 4]).mean().item()
-    assert batched == pytest.approx(0.15 * 4.7 / 37, abs=0.004), "neighbours are hidden independently"
+    assert batched == pytest.approx(0.15 * 4.7 / 37, abs=0.004), "neighbours are masked independently"
 
 
 def masks_by_text(objective: MaskedLM, numbers: list[int], epoch: int = 3, **how: Any) -> dict[int, list[int]]:
@@ -144,7 +144,7 @@ def test_whole_word_masking(million: Batch) -> None:
     assert share == pytest.approx(0.15, abs=0.001)
     continues = (million.input_ids.flatten() >= 700) & candidate & candidate.roll(1)
     assert torch.equal(corrupted[continues], corrupted.roll(1)[continues]), (
-        "a piece is hidden just where the one before it is"
+        "a piece is masked exactly when the one before it is"
     )
     assert after.labels["masked_lm"][-1] == IGNORE_INDEX, "there were slots enough"
 
@@ -190,7 +190,7 @@ def test_slots_are_enough_and_constant() -> None:
     few = objective.corrupt(random_batch([40] * 64, length=40))
     assert few.labels["masked_lm"].shape == (objective.slots(64 * 40, 128),)
     assert objective.slots(64 * 40, 128) == 384 + 34
-    assert objective.slots(4, 100) == 4, "never more than there are places"
+    assert objective.slots(4, 100) == 4, "never more than there are slots"
     assert objective.slots(65_536, 256) < 65_536 * 0.15 * 1.006
     for seed in range(40):
         corrupted = build(seed=seed).choose(random_batch([5, 6, 7, 8] * 50, length=8))

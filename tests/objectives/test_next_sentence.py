@@ -23,7 +23,7 @@ def test_reads_the_pooled_first_token_of_each_text() -> None:
     pooled = torch.tanh(first @ model.encoder.pooler.weight.T + model.encoder.pooler.bias)
     assert torch.allclose(logits[:4], pooled @ head.weight.T + head.bias, atol=1e-5)
     loss = model(batch)
-    assert int(loss.counts["next_sentence"]) == 4, "two places for texts are empty"
+    assert int(loss.counts["next_sentence"]) == 4, "two slots for texts are empty"
     expected = F.cross_entropy(logits[:4], batch.labels["next_sentence"][:4], reduction="sum")
     assert loss.sums["next_sentence"].item() == pytest.approx(expected.item(), rel=1e-5)
 

@@ -24,7 +24,7 @@ def test_reads_the_pooled_first_token_of_each_text() -> None:
     pooled = torch.tanh(first @ model.encoder.pooler.weight.T + model.encoder.pooler.bias)
     assert torch.allclose(logits[:4], pooled @ head.weight.T + head.bias, atol=1e-5)
     loss = model(batch)
-    assert int(loss.counts["sentence_order"]) == 3, "single texts are asked nothing"
+    assert int(loss.counts["sentence_order"]) == 3, "single texts have no label"
     expected = F.cross_entropy(logits[[0, 2, 3]], torch.tensor([1, 0, 1]), reduction="sum")
     assert loss.sums["sentence_order"].item() == pytest.approx(expected.item(), rel=1e-5)
 

@@ -76,8 +76,8 @@ def test_a_loss_in_parts_is_that_of_the_whole(train: bool, monkeypatch: pytest.M
     model = build(label_smoothing=0.1).double().train(train)
     corrupted = model.corrupt(batch())
     results = []
-    for most in (lm_head.MOST_LOGITS, 7 * SIZE):
-        monkeypatch.setattr(lm_head, "MOST_LOGITS", most)
+    for most in (lm_head.MAX_LOGITS, 7 * SIZE):
+        monkeypatch.setattr(lm_head, "MAX_LOGITS", most)
         model.zero_grad()
         loss = model(corrupted)
         loss.mean().backward()

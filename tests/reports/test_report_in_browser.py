@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws, answers keys and buttons, fits a phone, and asks for nothing but itself."""
+"""The report page in a real browser: curves, keys and buttons, a phone's width, no external requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about runs: whole, harmless, small, and alone."""
+"""The report page: complete, escaped, small, without requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run folder read back: states, resumed runs, odd numbers, torn lines, a million steps."""
+"""Run folders: states, resumed runs, non-finite numbers, torn lines, a million steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_steps_abandoned_by_a_resumed_run_do_not_count(tmp_path: Path) -> None:
     built.checkpoint(10)
     built.steps(11, 18, loss=99.0)
     built.evaluation(15, 1.0)
-    built.now += 1000  # nobody was at it
+    built.now += 1000  # no process holds its lock
     built.write("start", step=10, notes=["step-00000015 was passed over: damaged"])
     built.steps(11, 14)
     run = read_run(built.folder)
@@ -85,7 +85,7 @@ def test_checking_a_lock_does_not_take_it(tmp_path: Path, listed: bool, monkeypa
     with Disk().lock(folder):
         assert run_history.is_locked(folder)
         assert not run_history.is_locked(tmp_path)
-    with Disk().lock(folder):  # asking has left nothing behind
+    with Disk().lock(folder):  # the check leaves no lock behind
         pass
 
 

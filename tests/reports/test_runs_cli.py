@@ -1,4 +1,4 @@
-"""`bertsmith runs`: list, show, compare, plot, called as their user would."""
+"""`bertsmith runs`: list, show, compare, plot."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_show_follows_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.Mon
     done = call("runs", "show", built.folder, "--follow")
     seconds = time.monotonic() - began
     trainer.join()
-    assert seconds >= 0.3  # until nobody works in it
+    assert seconds >= 0.3  # until its lock is released
     assert done.returncode == 0, done.stderr
     assert "stopped" in done.stdout
     assert "12 of 40" in done.stdout
@@ -103,7 +103,7 @@ def test_the_followed_card_fits_the_screen(runs: Path, monkeypatch: pytest.Monke
     assert len(frames) >= 2
     assert all("steps\n" in frame and frame.count("\n") < 24 for frame in frames)  # down to the axis of the chart
     assert not any("best, step 30" in frame for frame in frames)
-    assert "best, step 30" in output.split("\x1b[?1049l")[-1]  # back on the common screen: the whole card
+    assert "best, step 30" in output.split("\x1b[?1049l")[-1]  # back on the normal screen: the whole card
 
 
 def test_compare(runs: Path, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_many_runs_are_compared_in_several_tables(width: int, tmp_path: Path, mo
             f"{names[position]} compared with {names[0]}: seed={position}" in sentences for position in range(1, 8)
         )
     assert len(tables) == {60: 8, 100: 4, 250: 1}[width]
-    assert all(table[1].split()[0] == "state" for table in tables), "every table says what its numbers are"
+    assert all(table[1].split()[0] == "state" for table in tables), "every table names its rows"
     assert [name for table in tables for name in table[0].split()] == names
 
 
@@ -162,7 +162,7 @@ def test_runs_with_long_names_are_numbered(tmp_path: Path, monkeypatch: pytest.M
     assert [line.split() for line in settings] == [["setting", "1", "2"], ["seed", "0", "1"]]
     assert numbers[0].split() == ["1", "2"]
     assert "perplexity of guess lm" in text
-    assert "1 held out" in text, "and the picture calls them so"
+    assert "1 held out" in text, "and the chart has the same label"
 
 
 def test_an_absent_group_of_settings_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Curves as text: what is drawn, where, and what becomes of gaps, spikes and a million points."""
+"""Curves as text: positions, axes, gaps, spikes, a million points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that try to take a server from its other clients: by their size, their number, or the name they use."""
+"""Requests that try to exhaust or misuse a server: by their size, their number, or their Host header."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_request_is_bounded_by_its_deadline() -> None:
         assert _embed(client) == 200
 
 
-def test_work_for_callers_who_left_stops() -> None:
+def test_work_for_disconnected_clients_stops() -> None:
     model: Predictor = predictor("words")
     calls: dict[str, Any] = {
         "tokenize": model.tokenize,

@@ -96,7 +96,7 @@ def test_parts_and_log_probabilities(client: httpx.Client, model: Predictor) -> 
         ({"top_p": 0}, 422, "top_p: Input should be greater than 0"),
         ({"n": 100}, 413, "100 texts to generate, at most 32 (--max-texts)"),
         ({"n": 1000}, 422, "n: Input should be less than or equal to 128"),
-        ({"n": 2, "temperature": 0}, 422, "n=2 with temperature=0 would all be equal"),
+        ({"n": 2, "temperature": 0}, 422, "n=2 with temperature=0 would give equal texts"),
         ({"max_tokens": 300}, 422, "at most 254 new tokens fit, not max_tokens=300"),
         ({"prompt": []}, 422, "the request has no prompts"),
         ({"prompt": ["the smith"] * 20, "max_tokens": 100}, 413, "at most 2,000 (--max-queued-tokens)"),
@@ -105,7 +105,7 @@ def test_parts_and_log_probabilities(client: httpx.Client, model: Predictor) -> 
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_errors_have_openais_shape(
+def test_errors_have_openais_format(
     client: httpx.Client, change: dict[str, Any], status: int, message: str, stream: bool
 ) -> None:
     answer = client.post("/v1/completions", json={"prompt": "the smith", "stream": stream} | change)
@@ -113,7 +113,7 @@ def test_errors_have_openais_shape(
     assert message in answer.json()["error"]["message"]
 
 
-def test_a_client_that_leaves_stops_the_generation(model: Predictor) -> None:
+def test_a_disconnected_client_stops_the_generation(model: Predictor) -> None:
     def metric(name: str) -> float:
         lines = client.get("/metrics").text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"bertsmith_{name}"))

@@ -141,7 +141,7 @@ def test_slow_clients_are_disconnected(client: httpx.Client) -> None:
 def test_slow_readers_are_disconnected(client: httpx.Client) -> None:
     ask = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with open_connection(str(client.base_url), receive_buffer=4096) as line:
-        line.sendall(ask * 40)  # megabytes of answers, of which none is read
+        line.sendall(ask * 40)  # megabytes of responses, of which none is read
         deadline = time.monotonic() + 6
         while 'reason="slow reader"' not in client.get("/metrics").text:
             assert time.monotonic() < deadline

@@ -35,7 +35,7 @@ def client(folder: Path) -> Iterator[TestClient]:
 
 
 def assets() -> dict[str, str]:
-    """Every asset by its name; no two rooms have one of the same name."""
+    """Every asset by its name; no two packages have one of the same name."""
     folders = [files(package) / "assets" for package in ASSET_PACKAGES]
     paths = [path for folder in folders for path in folder.iterdir() if Path(path.name).suffix in MEDIA_TYPES]
     assert len({path.name for path in paths}) == len(paths)

@@ -29,7 +29,7 @@ from bertsmith.training.log import EventLog
 expect = pytest.importorskip("playwright.sync_api").expect
 pytestmark = IN_A_BROWSER
 PHONE, SMALL = {"width": 390, "height": 844}, {"width": 360, "height": 640}
-REFUSED = "Failed to load resource"  # how a browser tells that an answer was no success
+REFUSED = "Failed to load resource"  # the message of a browser for an error response
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +205,7 @@ def test_url_fragment_is_the_state_of_the_page(visit: Any) -> None:
     assert "?" not in path_of(page, "playground")  # a text in the query would be sent, and logged
     other = visit(path_of(page, "playground"))
     assert other.get_by_label("text").input_value() == "a [MASK] 한국 & more"
-    other.locator("#result .bar").first.wait_for()  # asked at once
+    other.locator("#result .bar").first.wait_for()  # requested immediately
     other.get_by_role("tab", name="Fill mask").focus()
     other.keyboard.press("ArrowRight")
     assert other.get_by_role("tab", name="Question answering").get_attribute("aria-selected") == "true"
@@ -223,10 +223,10 @@ def test_requests_are_copied_as_curl_and_python(visit: Any, address: str, served
     assert json.loads(words[-1]) == {"inputs": text, "top_k": 2}
     button(page, "copy as Python").click()
     page.get_by_text("import json").wait_for()
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         exec(page.locator("#result pre").text_content(), {})
-    assert [one["token_str"] for one in eval(said.getvalue())] == [
+    assert [one["token_str"] for one in eval(printed.getvalue())] == [
         one["token_str"] for one in served["judge"].fill_mask(text, top_k=2)
     ]
 
@@ -286,13 +286,13 @@ def test_attention_as_lines_without_special_tokens(visit: Any, served: dict[str,
     page.keyboard.press("ArrowDown")
     found = served["judge"].attention("the smith", "has iron").weights[2, 3]
     best = max((1, 2, 4, 5), key=lambda place: found[2, place])
-    said = page.locator("#weight").text_content()
-    assert said.startswith(f"smith attends most to {['', 'the', 'smith', '', 'has', 'iron'][best]} ")
-    assert f"{100 * found[2, best]:.1f} %" in said
+    shown = page.locator("#weight").text_content()
+    assert shown.startswith(f"smith attends most to {['', 'the', 'smith', '', 'has', 'iron'][best]} ")
+    assert f"{100 * found[2, best]:.1f} %" in shown
     assert 0 < page.locator(".lines line").count() <= 4
     again = visit(path_of(page, "attention"))
     again.locator('.lines [aria-selected="true"]').wait_for()
-    assert again.locator("#weight").text_content() == said
+    assert again.locator("#weight").text_content() == shown
 
 
 def test_attention_of_too_many_tokens_is_rejected(browser: Any) -> None:

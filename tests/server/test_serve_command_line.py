@@ -1,4 +1,4 @@
-"""`bertsmith serve` as its user meets it: errors in one line, a server that starts, drains and ends."""
+"""`bertsmith serve` on the command line: errors in one line, a server that starts, drains and ends."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ SMALL = [
 ]
 
 
-def gone_well(*words: object) -> Done:
+def succeed(*words: object) -> Done:
     """The result of a command that must succeed."""
     result = call(*words)
     assert result.returncode == 0, result.stderr
@@ -41,7 +41,7 @@ def gone_well(*words: object) -> Done:
 
 def done(*words: object) -> Any:
     """The JSON output of a command that must succeed."""
-    return json.loads(gone_well(*words, "--json").stdout)
+    return json.loads(succeed(*words, "--json").stdout)
 
 
 def write_text(
@@ -63,18 +63,18 @@ def make_shards(base: Path, text: Path, *tokenizer: object) -> None:
     done("prepare", text, "-t", base / "t", "-o", base / "shards", "--held-out", 0.1, *alone)
 
 
-def where(base: Path, name: str) -> list[object]:
+def run_arguments(base: Path, name: str) -> list[object]:
     """A run of that name on the shards, for `pretrain`."""
     return ["-d", base / "shards", "-o", base / name, "--device", "cpu"]
 
 
 def pretrain(base: Path, name: str, recipe: str, *settings: str) -> None:
     """A complete run of that name on the shards."""
-    assert done("pretrain", recipe, *where(base, name), *settings)["steps"] == STEPS
+    assert done("pretrain", recipe, *run_arguments(base, name), *settings)["steps"] == STEPS
 
 
 @contextmanager
-def road_of(
+def workspace_of(
     base: Path, recipe: str, *settings: str, tokenizer: list[object], line: str = LINE, between: str = "\n"
 ) -> Iterator[Path]:
     """Text, tokenizer, shards and a pre-training run in one folder, in one thread."""
@@ -88,7 +88,7 @@ def resume(base: Path, name: str) -> None:
     """A run of that name resumed from the first checkpoint of `run`."""
     middle = min((base / "run" / "checkpoints").iterdir())
     assert int(middle.name.removeprefix("step-")) == HALF
-    done("pretrain", base / "run" / "recipe.json", *where(base, name), "--resume", middle)
+    done("pretrain", base / "run" / "recipe.json", *run_arguments(base, name), "--resume", middle)
 
 
 def steps(run: Path) -> list[dict[str, Any]]:

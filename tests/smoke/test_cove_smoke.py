@@ -27,7 +27,7 @@ FLAT = ["optimizer.kind=sgd", "learning_rate=1e-30", "warmup=0", "schedule.kind=
 
 
 @pytest.fixture(scope="module")
-def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     base = tmp_path_factory.mktemp("cove")
     parts = [*reversed_digits(base), "--parallel", "--workers", 1]
     training = [*TINY, "learning_rate=1e-2", "warmup=0.05", "eval_rows=8", "save_every=20", "eval_every=20"]
@@ -39,65 +39,71 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield base
 
 
-def test_a_toy_translation_is_learned(road: Path) -> None:
-    model = load(road / "run")
+def test_a_toy_translation_is_learned(workspace: Path) -> None:
+    model = load(workspace / "run")
     assert [one["text"] for one in model.translate(["drei", "eins zwei", "vier null fünf"])] == ["3", "2 1", "5 0 4"]
     weights = model.translate("eins zwei", attention=True)["attention"].weights
     assert weights.shape == (1, 1, 3, 3), "one layer with one head; two words and the end on either side"
     assert np.allclose(weights.sum(-1), 1, atol=1e-5)
-    done("average", road / "run", "--last", 2, "-o", road / "average")
-    assert load(road / "average").translate("eins zwei")["text"] == "2 1"
+    done("average", workspace / "run", "--last", 2, "-o", workspace / "average")
+    assert load(workspace / "average").translate("eins zwei")["text"] == "2 1"
 
 
-def test_a_resumed_run_ends_with_the_same_bits(road: Path) -> None:
-    folders = sorted((road / "run" / "checkpoints").iterdir())
-    where = ["-d", road / "shards", "-o", road / "again", "--device", "cpu", "--resume", folders[0]]
-    done("pretrain", road / "run" / "recipe.json", *where)
-    first, again = steps(road / "run"), steps(road / "again")
+def test_a_resumed_run_ends_with_the_same_bits(workspace: Path) -> None:
+    folders = sorted((workspace / "run" / "checkpoints").iterdir())
+    where = ["-d", workspace / "shards", "-o", workspace / "again", "--device", "cpu", "--resume", folders[0]]
+    done("pretrain", workspace / "run" / "recipe.json", *where)
+    first, again = steps(workspace / "run"), steps(workspace / "again")
     assert [step["loss"] for step in again] == [step["loss"] for step in first[-len(again) :]]
-    one, other = (road / name / "last" / "model.safetensors" for name in ("run", "again"))
+    one, other = (workspace / name / "last" / "model.safetensors" for name in ("run", "again"))
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_a_resumed_run_has_the_same_reduced_learning_rates(road: Path) -> None:
-    where = ["-d", road / "shards", "--device", "cpu"]
+def test_a_resumed_run_has_the_same_reduced_learning_rates(workspace: Path) -> None:
+    where = ["-d", workspace / "shards", "--device", "cpu"]
     settings = [*TINY, *FLAT, "steps=8", "eval_every=2", "eval_rows=2", "save_every=4"]
     with threads(1):
-        done("pretrain", "cove/tiny", *where, "-o", road / "flat", *settings)
-        middle = min((road / "flat" / "checkpoints").iterdir())
-        done("pretrain", road / "flat" / "recipe.json", *where, "-o", road / "flat-again", "--resume", middle)
-    rates = [step["learning_rate"] for step in steps(road / "flat")]
+        done("pretrain", "cove/tiny", *where, "-o", workspace / "flat", *settings)
+        middle = min((workspace / "flat" / "checkpoints").iterdir())
+        done("pretrain", workspace / "flat" / "recipe.json", *where, "-o", workspace / "flat-again", "--resume", middle)
+    rates = [step["learning_rate"] for step in steps(workspace / "flat")]
     assert rates == pytest.approx([1e-30] * 4 + [5e-31] * 2 + [2.5e-31] * 2, rel=1e-12)
-    assert [step["learning_rate"] for step in steps(road / "flat-again")] == rates[4:]
+    assert [step["learning_rate"] for step in steps(workspace / "flat-again")] == rates[4:]
 
 
 @pytest.fixture(scope="module")
-def vectors(road: Path) -> np.ndarray:
+def vectors(workspace: Path) -> np.ndarray:
     """The vectors of three words, in the file `vectors.txt`; the model `fixed` has them."""
     rows = np.random.default_rng(0).normal(size=(3, 32)).astype(np.float32)
-    (road / "vectors.txt").write_bytes(b"".join(vector_chunks(["eins", "zwei", "beyond"], rows, "glove")))
-    where = ["-d", road / "shards", "-o", road / "fixed", "--device", "cpu"]
-    settings = [*TINY, "encoder.fixed_embeddings=true", f"vectors={road / 'vectors.txt'}", "steps=2", "eval_rows=8"]
+    (workspace / "vectors.txt").write_bytes(b"".join(vector_chunks(["eins", "zwei", "beyond"], rows, "glove")))
+    where = ["-d", workspace / "shards", "-o", workspace / "fixed", "--device", "cpu"]
+    settings = [
+        *TINY,
+        "encoder.fixed_embeddings=true",
+        f"vectors={workspace / 'vectors.txt'}",
+        "steps=2",
+        "eval_rows=8",
+    ]
     with threads(1):
         done("pretrain", "cove/tiny", *where, *settings)
     return rows
 
 
-def test_fixed_word_vectors_of_a_file(road: Path, vectors: np.ndarray) -> None:
+def test_fixed_word_vectors_of_a_file(workspace: Path, vectors: np.ndarray) -> None:
     """Words without a vector have zeros; training changes neither."""
-    model = load(road / "fixed", device="cpu")
+    model = load(workspace / "fixed", device="cpu")
     table = model.model.encoder.token_embeddings
     rows = [int(model.tokenizer.encode(word).ids[0]) for word in ("eins", "zwei", "drei")]
     assert torch.equal(table[rows[:2]], torch.from_numpy(vectors[:2]))
     assert not table[rows[2]].any()
 
 
-def test_words_of_the_file_are_added_to_the_vocabulary(road: Path, vectors: np.ndarray, tmp_path: Path) -> None:
+def test_words_of_the_file_are_added_to_the_vocabulary(workspace: Path, vectors: np.ndarray, tmp_path: Path) -> None:
     """The logits of the target's tokens do not change, and a task's texts may contain every word of the file."""
-    before = load(road / "fixed", device="cpu")
-    result = done("extend", road / "fixed", "--vectors", road / "vectors.txt", "-o", road / "extended")
+    before = load(workspace / "fixed", device="cpu")
+    result = done("extend", workspace / "fixed", "--vectors", workspace / "vectors.txt", "-o", workspace / "extended")
     assert result["added"] == 1
-    model = load(road / "extended", device="cpu")
+    model = load(workspace / "extended", device="cpu")
     assert model.translate("eins drei", beam_size=1)["text"] == before.translate("eins drei", beam_size=1)["text"]
     x, size = torch.randn(3, 64), before.tokenizer.vocab_size
     heads = [one.model.objectives["translation"] for one in (model, before)]
@@ -106,14 +112,14 @@ def test_words_of_the_file_are_added_to_the_vocabulary(road: Path, vectors: np.n
     (number,) = model.tokenizer.encode("beyond").ids
     assert torch.equal(model.model.encoder.token_embeddings[int(number)], torch.from_numpy(vectors[2]))
     with pytest.raises(BertsmithError, match=r"has trained word vectors, to which others cannot be added: train"):
-        extend_vocabulary(road / "run", str(road / "vectors.txt"), road / "none")
+        extend_vocabulary(workspace / "run", str(workspace / "vectors.txt"), workspace / "none")
     with pytest.raises(BertsmithError, match="is not a recurrent translation model: pass one"):
-        extend_vocabulary(bert_folder(tmp_path / "bert"), str(road / "vectors.txt"), road / "none")
+        extend_vocabulary(bert_folder(tmp_path / "bert"), str(workspace / "vectors.txt"), workspace / "none")
 
 
-def test_source_and_target_with_a_vocabulary_each(road: Path, tmp_path: Path) -> None:
+def test_source_and_target_with_a_vocabulary_each(workspace: Path, tmp_path: Path) -> None:
     (tmp_path / "vectors.txt").write_bytes(b"".join(vector_chunks(["eins"], np.ones((1, 32), np.float32), "glove")))
-    source, target = road / "a.de", road / "a.digits"
+    source, target = workspace / "a.de", workspace / "a.digits"
     for text in (source, target):
         done("tokenizer", "train", text, "-o", tmp_path / text.name, "--kind", "words", "--vocab-size", 300)
     pairs = [source, target, "--parallel", "--workers", 1, "-t", tmp_path / source.name]
@@ -138,31 +144,31 @@ def task_files(base: Path) -> list[object]:
     return ["--train", base / "train.tsv", "--dev", base / "dev.tsv"]
 
 
-def test_context_vectors_of_a_frozen_encoder_in_a_task(road: Path) -> None:
+def test_context_vectors_of_a_frozen_encoder_in_a_task(workspace: Path) -> None:
     """[word ; context] through the biattentive classification network; only the head is trained."""
     settings = ["head.biattention_width=8", "epochs=16", "batch_size=16", "head.dropout=0", "learning_rate=5e-3"]
     with threads(1):
-        where = ["-o", road / "task", "--device", "cpu"]
-        done("finetune", road / "run", "-t", "classification", *task_files(road), *where, *settings)
-    model = load(road / "task", device="cpu")
+        where = ["-o", workspace / "task", "--device", "cpu"]
+        done("finetune", workspace / "run", "-t", "classification", *task_files(workspace), *where, *settings)
+    model = load(workspace / "task", device="cpu")
     assert [one["label"] for one in model.predict(["eins vier vier", "zwei fünf drei"])] == ["eins", "zwei"]
-    before, after = (load(road / name, device="cpu").model.encoder.state_dict() for name in ("run", "task"))
+    before, after = (load(workspace / name, device="cpu").model.encoder.state_dict() for name in ("run", "task"))
     assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
-def test_context_vectors_as_features_beside_words_and_characters(road: Path) -> None:
+def test_context_vectors_as_features_beside_words_and_characters(workspace: Path) -> None:
     """[word ; characters ; context] in the encoder `taglm`: words of one folder, features of the translation model."""
     vectors = np.random.default_rng(0).normal(size=(len(WORDS), 8)).astype(np.float32)
-    (road / "words.txt").write_bytes(b"".join(vector_chunks(WORDS, vectors, "glove")))
-    done("import", road / "words.txt", "-o", road / "words")
+    (workspace / "words.txt").write_bytes(b"".join(vector_chunks(WORDS, vectors, "glove")))
+    done("import", workspace / "words.txt", "-o", workspace / "words")
     settings = ["encoder.kind=taglm", "encoder.layers=0", "encoder.features_at=[0]", "encoder.character_hidden=4"]
-    settings += [f'encoder.features=["{road / "run" / "best"}"]', "epochs=1", "head.pooling=biattention"]
+    settings += [f'encoder.features=["{workspace / "run" / "best"}"]', "epochs=1", "head.pooling=biattention"]
     with threads(1):
-        where = ["-o", road / "features", "--device", "cpu", "head.biattention_width=8"]
-        done("finetune", road / "words", "-t", "classification", *task_files(road), *where, *settings)
-    model = load(road / "features", device="cpu")
+        where = ["-o", workspace / "features", "--device", "cpu", "head.biattention_width=8"]
+        done("finetune", workspace / "words", "-t", "classification", *task_files(workspace), *where, *settings)
+    model = load(workspace / "features", device="cpu")
     (source,) = model.model.encoder.features.frozen_encoders()
-    known, before = source.encoder.state_dict(), load(road / "run").model.encoder.state_dict()
+    known, before = source.encoder.state_dict(), load(workspace / "run").model.encoder.state_dict()
     assert all(torch.equal(value, known[name]) for name, value in before.items() if name.startswith("lstms."))
     assert model.predict("eins zwei")["label"] in ("eins", "zwei")
 
@@ -191,9 +197,9 @@ def test_context_vectors_as_features_beside_words_and_characters(road: Path) -> 
         ),
     ],
 )
-def test_errors_are_one_line(road: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str) -> None:
-    monkeypatch.chdir(road)
-    (road / "words.txt").write_bytes(b"".join(vector_chunks(["eins"], np.ones((1, 8), np.float32), "glove")))
+def test_errors_are_one_line(workspace: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str) -> None:
+    monkeypatch.chdir(workspace)
+    (workspace / "words.txt").write_bytes(b"".join(vector_chunks(["eins"], np.ones((1, 8), np.float32), "glove")))
     result = call(*words)
     assert result.returncode
     assert message in result.stderr

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from smoke.smoke_fixtures import done, gone_well, steps, write_text
+from smoke.smoke_fixtures import done, steps, succeed, write_text
 from threads import threads
 
 from bertsmith.model_io.model_folder import open_model
@@ -45,9 +45,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     alone = ["--workers", 1, "-q"]
     with threads(1):
         text = write_text(base, documents=60, sentences=6, words=7)
-        gone_well("tokenizer", "train", text, "-o", base / "t", "--vocab-size", 160, *alone)
-        gone_well("prepare", text, "-t", base / "t", "-o", base / "shards", "--held-out", 0.1, *alone)
-        gone_well(*pretraining(base, base / "run"))
+        succeed("tokenizer", "train", text, "-o", base / "t", "--vocab-size", 160, *alone)
+        succeed("prepare", text, "-t", base / "t", "-o", base / "shards", "--held-out", 0.1, *alone)
+        succeed(*pretraining(base, base / "run"))
         yield base
 
 
@@ -101,7 +101,7 @@ def test_a_killed_and_resumed_run_is_bit_identical(base: Path) -> None:
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    gone_well(*words)
+    succeed(*words)
     assert losses(base / "again") == losses(base / "run")
     for folder in ("last", "generator/last"):
         actual, expected = ((base / run / folder / "model.safetensors").read_bytes() for run in ("again", "run"))
@@ -111,7 +111,7 @@ def test_a_killed_and_resumed_run_is_bit_identical(base: Path) -> None:
 @pytest.mark.slow
 def test_a_second_stage_starts_from_both_networks(base: Path) -> None:
     shorter = ["steps=1", "warmup=0", "learning_rate=0", "eval_every=0", f"start={base / 'run' / 'last'}"]
-    gone_well(*pretraining(base, base / "second"), *shorter)
+    succeed(*pretraining(base, base / "second"), *shorter)
     start = next(event for event in read_events(base / "second" / "events.jsonl") if event["kind"] == "start")
     expected_value = [base / "run" / "last", base / "run" / "generator" / "last"]
     assert start["notes"] == [f"started from the weights of {folder}" for folder in expected_value]
@@ -125,11 +125,11 @@ def test_fine_tuning_evaluation_and_embedding(base: Path) -> None:
     (base / "task.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
     files = ["--train", base / "task.tsv", "--dev", base / "task.tsv", "-o", base / "tuned", "--device", "cpu", "-q"]
     settings = ["epochs=2", "learning_rate=3e-3", "layer_decay=0.8", "batch_size=8"]
-    gone_well("finetune", base / "run" / "best", "-t", "classification", *files, *settings)
+    succeed("finetune", base / "run" / "best", "-t", "classification", *files, *settings)
     _, _, facts = open_model(base / "tuned" / "best")
     assert facts.architectures == ("ElectraForSequenceClassification",)
     (result,) = done("classify", base / "tuned" / "best", "iron the smith")["predictions"]
     assert result["results"][0]["label"] in ("metal", "heat")
     (base / "texts.txt").write_text("iron\nfire burns\n")
-    gone_well("embed", base / "run" / "best", base / "texts.txt", "-o", base / "v.npy")
+    succeed("embed", base / "run" / "best", base / "texts.txt", "-o", base / "v.npy")
     assert np.load(base / "v.npy").shape == (2, 32)

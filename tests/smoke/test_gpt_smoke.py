@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from smoke.smoke_fixtures import SMALL, done, metals, resume, road_of, steps
+from smoke.smoke_fixtures import SMALL, done, metals, resume, steps, workspace_of
 
 from bertsmith import load
 
@@ -15,34 +15,36 @@ SIZES = [*SMALL, "encoder.layers=2", "max_length=48", "learning_rate=1e-2", "kee
 
 
 @pytest.fixture(scope="module")
-def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     base, pieces = tmp_path_factory.mktemp("gpt"), ["--kind", "bpe", "--vocab-size", 320]
-    with road_of(base, "gpt/tiny", *SIZES, tokenizer=pieces, between=" ") as result:
+    with workspace_of(base, "gpt/tiny", *SIZES, tokenizer=pieces, between=" ") as result:
         yield result
 
 
-def test_pretraining_writes_a_transformers_folder(road: Path) -> None:
-    result = steps(road / "run")
+def test_pretraining_writes_a_transformers_folder(workspace: Path) -> None:
+    result = steps(workspace / "run")
     assert result[-1]["loss/causal_lm"] < result[0]["loss/causal_lm"] - 0.5
-    settings = json.loads((road / "run" / "last" / "config.json").read_text())
+    settings = json.loads((workspace / "run" / "last" / "config.json").read_text())
     assert settings["architectures"] == ["OpenAIGPTLMHeadModel"]
-    assert settings["pad_token_id"] == load(road / "run" / "last").tokenizer.padding_id > 0
+    assert settings["pad_token_id"] == load(workspace / "run" / "last").tokenizer.padding_id > 0
 
 
-def test_a_resumed_run_ends_with_the_same_bits(road: Path) -> None:
-    resume(road, "again")
-    actual, other = ([step["loss"] for step in steps(road / name)] for name in ("again", "run"))
+def test_a_resumed_run_ends_with_the_same_bits(workspace: Path) -> None:
+    resume(workspace, "again")
+    actual, other = ([step["loss"] for step in steps(workspace / name)] for name in ("again", "run"))
     assert actual == other[8:]
-    one, second = (road / name / "last" / "model.safetensors" for name in ("again", "run"))
+    one, second = (workspace / name / "last" / "model.safetensors" for name in ("again", "run"))
     assert one.read_bytes() == second.read_bytes()
 
 
-def test_the_model_can_be_fine_tuned(road: Path) -> None:
-    files = metals(road)
+def test_the_model_can_be_fine_tuned(workspace: Path) -> None:
+    files = metals(workspace)
     settings = ["epochs=12", "batch_size=16", "learning_rate=3e-3", "max_length=32"]
-    result = done("finetune", road / "run" / "last", *files, "-o", road / "tuned", "--device", "cpu", *settings)
+    result = done(
+        "finetune", workspace / "run" / "last", *files, "-o", workspace / "tuned", "--device", "cpu", *settings
+    )
     assert result[f"score/{result['main']}"] > 0.9, result
-    settings = json.loads((road / "tuned" / "best" / "config.json").read_text())
+    settings = json.loads((workspace / "tuned" / "best" / "config.json").read_text())
     assert settings["architectures"] == ["OpenAIGPTForSequenceClassification"]
-    output = load(road / "tuned" / "best").predict(["iron the smith strikes iron and iron"])
+    output = load(workspace / "tuned" / "best").predict(["iron the smith strikes iron and iron"])
     assert output[0]["label"] == "iron"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import call
-from smoke.smoke_fixtures import done, gone_well, steps
+from smoke.smoke_fixtures import done, steps, succeed
 from threads import threads
 
 from bertsmith import load
@@ -31,7 +31,7 @@ def reversed_digits(base: Path, pairs: int = 600) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     base = tmp_path_factory.mktemp("transformer")
     source, target = reversed_digits(base)
     parts = [source, target, "--parallel", "--workers", 1]
@@ -44,40 +44,50 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield base
 
 
-def test_a_toy_translation_is_learned(road: Path) -> None:
-    log = steps(road / "run")
+def test_a_toy_translation_is_learned(workspace: Path) -> None:
+    log = steps(workspace / "run")
     assert log[-1]["loss/translation"] < log[0]["loss/translation"] / 3
     assert log[0]["tokens"] > 2 * log[0]["rows"] * 24 * 0.5, "tokens of both sides count"
-    found = load(road / "run").translate(["drei", "eins zwei", "vier null fünf"])
+    found = load(workspace / "run").translate(["drei", "eins zwei", "vier null fünf"])
     assert [one["text"] for one in found] == ["3", "2 1", "5 0 4"]
 
 
-def test_translations_are_written_line_by_line(road: Path) -> None:
-    (road / "new.de").write_text("drei\n\neins zwei\n", encoding="utf-8")
-    result = done("translate", road / "run", road / "new.de", "-o", road / "new.digits", "--device", "cpu")
+def test_translations_are_written_line_by_line(workspace: Path) -> None:
+    (workspace / "new.de").write_text("drei\n\neins zwei\n", encoding="utf-8")
+    result = done(
+        "translate", workspace / "run", workspace / "new.de", "-o", workspace / "new.digits", "--device", "cpu"
+    )
     assert (result["texts"], result["truncated"]) == (3, 0)
-    assert (road / "new.digits").read_text() == "3\n\n2 1\n"
-    assert gone_well("translate", road / "run", "eins zwei", "--device", "cpu").stdout == "2 1\n"
+    assert (workspace / "new.digits").read_text() == "3\n\n2 1\n"
+    assert succeed("translate", workspace / "run", "eins zwei", "--device", "cpu").stdout == "2 1\n"
 
 
-def test_the_average_of_checkpoints_is_a_model(road: Path) -> None:
-    result = done("average", road / "run", "--last", 3, "-o", road / "average")
+def test_the_average_of_checkpoints_is_a_model(workspace: Path) -> None:
+    result = done("average", workspace / "run", "--last", 3, "-o", workspace / "average")
     assert result["steps"] == [80, 100, 120]
-    folders = sorted((road / "run" / "checkpoints").iterdir())[-3:]
+    folders = sorted((workspace / "run" / "checkpoints").iterdir())[-3:]
     name = "encoder.blocks.0.attention.qkv.weight"
     states = [Checkpoint(folder).state().weights[name] for folder in folders]
     mean = average_weights([Checkpoint(folder) for folder in folders])[name]
     assert (mean - sum(states) / 3).abs().max() < 1e-7
-    model = load(road / "average", device="cpu")
+    model = load(workspace / "average", device="cpu")
     assert (model.model.state_dict()[name] - mean).abs().max() == 0
     assert model.translate("eins zwei")["text"] == "2 1"
-    assert "step 80, step 100, step 120" in (road / "average" / "README.md").read_text()
+    assert "step 80, step 100, step 120" in (workspace / "average" / "README.md").read_text()
 
 
-def test_bleu_and_chrf_with_their_signatures(road: Path) -> None:
+def test_bleu_and_chrf_with_their_signatures(workspace: Path) -> None:
     pytest.importorskip("sacrebleu")
     result = done(
-        "translate", road / "run", road / "a.de", "--reference", road / "a.digits", "--limit", 20, "--device", "cpu"
+        "translate",
+        workspace / "run",
+        workspace / "a.de",
+        "--reference",
+        workspace / "a.digits",
+        "--limit",
+        20,
+        "--device",
+        "cpu",
     )
     assert result["chrf"] > 50
     assert result["bleu_lowercase"] >= result["bleu"]
@@ -85,13 +95,13 @@ def test_bleu_and_chrf_with_their_signatures(road: Path) -> None:
     assert "|tok:13a|" in result["bleu_signature"]
 
 
-def test_a_resumed_run_ends_with_the_same_bits(road: Path) -> None:
-    folders = sorted((road / "run" / "checkpoints").iterdir())
-    where = ["-d", road / "shards", "-o", road / "again", "--device", "cpu", "--resume", folders[0]]
-    done("pretrain", road / "run" / "recipe.json", *where)
-    first, again = steps(road / "run"), steps(road / "again")
+def test_a_resumed_run_ends_with_the_same_bits(workspace: Path) -> None:
+    folders = sorted((workspace / "run" / "checkpoints").iterdir())
+    where = ["-d", workspace / "shards", "-o", workspace / "again", "--device", "cpu", "--resume", folders[0]]
+    done("pretrain", workspace / "run" / "recipe.json", *where)
+    first, again = steps(workspace / "run"), steps(workspace / "again")
     assert [step["loss"] for step in again] == [step["loss"] for step in first[-len(again) :]]
-    one, other = (road / name / "last" / "model.safetensors" for name in ("run", "again"))
+    one, other = (workspace / name / "last" / "model.safetensors" for name in ("run", "again"))
     assert one.read_bytes() == other.read_bytes()
 
 
@@ -111,9 +121,9 @@ def test_a_korean_english_table_of_ones_own(tmp_path: Path) -> None:
     assert [one["text"] for one in found] == list(pairs.values())
 
 
-def test_source_and_target_with_a_vocabulary_each(road: Path, tmp_path: Path) -> None:
+def test_source_and_target_with_a_vocabulary_each(workspace: Path, tmp_path: Path) -> None:
     """Two tokenizers, two token tables, and one model folder that translates."""
-    source, target = road / "a.de", road / "a.digits"
+    source, target = workspace / "a.de", workspace / "a.digits"
     for text, size in ((source, 300), (target, 290)):
         done("tokenizer", "train", text, "-o", tmp_path / text.name, "--kind", "byte_bpe", "--vocab-size", size)
     pairs = [source, target, "--parallel", "--workers", 1, "-t", tmp_path / source.name]
@@ -133,8 +143,8 @@ def test_source_and_target_with_a_vocabulary_each(road: Path, tmp_path: Path) ->
     assert found[1]["attention"].target_tokens[:2] == ("2", "1")
 
 
-def test_the_json_of_several_translations(road: Path) -> None:
-    out = gone_well("translate", road / "run", "zwei", "--n-best", 2, "--json", "--device", "cpu").stdout
+def test_the_json_of_several_translations(workspace: Path) -> None:
+    out = succeed("translate", workspace / "run", "zwei", "--n-best", 2, "--json", "--device", "cpu").stdout
     (one,) = json.loads(out)["translations"]
     assert [set(each) for each in one] == [{"text", "score", "logprob", "finish_reason"}] * 2
     assert one[0]["score"] >= one[1]["score"]

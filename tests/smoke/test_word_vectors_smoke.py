@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from smoke.smoke_fixtures import done, metals, resume, road_of, steps
+from smoke.smoke_fixtures import done, metals, resume, steps, workspace_of
 
 from bertsmith import load
 
@@ -18,37 +18,37 @@ SIZES = [
 
 
 @pytest.fixture(scope="module")
-def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     base = tmp_path_factory.mktemp("vectors")
-    with road_of(base, "word_vectors/tiny", *SIZES, tokenizer=["--kind", "words"], between=" ") as result:
+    with workspace_of(base, "word_vectors/tiny", *SIZES, tokenizer=["--kind", "words"], between=" ") as result:
         yield result
 
 
-def test_a_resumed_run_ends_with_the_same_bits(road: Path) -> None:
-    losses = [step["loss"] for step in steps(road / "run")]
+def test_a_resumed_run_ends_with_the_same_bits(workspace: Path) -> None:
+    losses = [step["loss"] for step in steps(workspace / "run")]
     assert losses[-1] < losses[0] - 0.05
-    resume(road, "again")
-    assert [step["loss"] for step in steps(road / "again")] == losses[8:]
-    one, second = (road / name / "last" / "model.safetensors" for name in ("again", "run"))
+    resume(workspace, "again")
+    assert [step["loss"] for step in steps(workspace / "again")] == losses[8:]
+    one, second = (workspace / name / "last" / "model.safetensors" for name in ("again", "run"))
     assert one.read_bytes() == second.read_bytes()
 
 
-def test_neighbours_and_export(road: Path) -> None:
-    result = done("neighbours", road / "run" / "best", "smith", "smithy", "-k", "2")
+def test_neighbours_and_export(workspace: Path) -> None:
+    result = done("neighbours", workspace / "run" / "best", "smith", "smithy", "-k", "2")
     assert [len(one["neighbours"]) for one in result["words"]] == [2, 2]
-    facts = done("export", road / "run" / "best", "--to", "word2vec", "-o", road / "v.txt")
-    done("import", road / "v.txt", "-o", road / "imported")
-    again = done("neighbours", road / "imported", "smith", "-k", "2")
+    facts = done("export", workspace / "run" / "best", "--to", "word2vec", "-o", workspace / "v.txt")
+    done("import", workspace / "v.txt", "-o", workspace / "imported")
+    again = done("neighbours", workspace / "imported", "smith", "-k", "2")
     assert [one["word"] for one in again["words"][0]["neighbours"]] == [
         one["word"] for one in result["words"][0]["neighbours"]
     ]
     assert facts["words"] > 10
 
 
-def test_the_vectors_can_be_fine_tuned(road: Path) -> None:
+def test_the_vectors_can_be_fine_tuned(workspace: Path) -> None:
     settings = ["epochs=8", "batch_size=16", "learning_rate=3e-2", "max_length=32"]
-    model, output = road / "run" / "best", road / "tuned"
-    result = done("finetune", model, *metals(road), "-o", output, "--device", "cpu", *settings)
+    model, output = workspace / "run" / "best", workspace / "tuned"
+    result = done("finetune", model, *metals(workspace), "-o", output, "--device", "cpu", *settings)
     assert result[f"score/{result['main']}"] > 0.9, result
     predictor = load(output / "best")
     assert predictor.predict(["iron the smith strikes iron and iron"])[0]["label"] == "iron"

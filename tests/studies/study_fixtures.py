@@ -1,4 +1,4 @@
-"""A small world for studies: model folders with random weights, and tags that stand in their words."""
+"""Fixtures of studies: model folders with random weights, and tags that follow from the words."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def tag_files(folder: Path) -> dict[str, Path]:
 
 
 def mrpc(folder: Path, count: int = 96) -> Path:
-    """Files of MRPC's make whose answer is the last word of the second sentence."""
+    """Files in MRPC's format whose label is the last word of the second sentence."""
     draw = random.Random(3)
     for name, size in (("train", count), ("dev", 40)):
         lines = ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"]

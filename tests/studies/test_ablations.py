@@ -1,4 +1,4 @@
-"""`ablate` end to end at the smallest size, and the paper's numbers it is put beside."""
+"""`ablate` end to end at the smallest size, and the paper's numbers in its table."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def one_thread_and_known_peak_flops(monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def conll(folder: Path) -> Path:
-    """Files of CoNLL-2003's make."""
+    """Files in CoNLL-2003's format."""
     folder.mkdir(parents=True)
     for name, count in (("train.txt", 32), ("valid.txt", 16)):
         lines = []
@@ -78,7 +78,9 @@ def test_one_table_and_finished_runs_are_reused(
     assert base["glue/mrpc"]["score"]["mean"] > 0.8
     asked_of_all = {"recurrent_width": 8, "recurrent_layers": 1}
     assert ltr["glue/mrpc"]["head"] == asked_of_all | {"pooling": "last"}
-    assert ltr["glue/mrpc"]["score"]["mean"] > 0.8  # the answer stands at the end: the first token could not know it
+    assert (
+        ltr["glue/mrpc"]["score"]["mean"] > 0.8
+    )  # the label is the last word, which the first token of a causal model does not see
     assert base["glue/mrpc"]["head"] == asked_of_all
     assert bilstm["glue/mrpc"]["head"] == ltr["glue/mrpc"]["head"] | {"recurrent": "bilstm"}
     assert bilstm["glue/mrpc"]["score"]["mean"] > 0.8
@@ -88,7 +90,7 @@ def test_one_table_and_finished_runs_are_reused(
     kept = [path.parent.name for path in (tmp_path / "s").glob("*/*/lr-*/best")]
     assert len(kept) == 6  # the best run of each cell
     assert not list((tmp_path / "s").glob("*/*/lr-*/checkpoints"))
-    monkeypatch.setattr(ablations, "sweep", lambda *words, **how: pytest.fail("a finished sweep was done again"))
+    monkeypatch.setattr(ablations, "sweep", lambda *words, **how: pytest.fail("a finished sweep was repeated"))
     assert json.loads(call(*labelled, "--json").stdout) == result
     shown = call(*labelled, "-q").stdout
     assert "ltr+bilstm" in shown
@@ -103,7 +105,7 @@ def quick_mrpc(folder: Path, epochs: int = 1) -> TaskSetup:
 
 
 def test_an_interrupted_sweep_resumes(folders: dict[str, Path], tmp_path: Path) -> None:
-    """The note of a cell is gone: the runs that are finished tell what they found, though their models are gone."""
+    """The file of a cell is missing: its scores are read from the finished runs, whose models were removed."""
     those = [Candidate("base", folders["base"])]
     tried = [quick_mrpc(tmp_path / "glue", epochs=6)]
     how = {"learning_rates": [1e-9, 1e-2], "seeds": 1, "device": "cpu", "quiet": True}
@@ -267,7 +269,7 @@ def test_the_papers_rows_are_our_recipes() -> None:
         for row in table.scores.values():
             assert set(row) <= set(published.METRICS)
             assert all(50 < score < 100 for score in row.values())
-    for names, task, table in (  # what two tables tell differently
+    for names, task, table in (  # rows that differ between two tables
         (["base"], published.SST2, OBJECTIVES),
         (["base", "ltr"], published.SST2, OBJECTIVES),
         (["base", "size_6_768_3"], published.SST2, SIZES),

@@ -1,4 +1,4 @@
-"""FeatureCache on disk: the same bytes however they came about, and never wrong ones, whatever happens to the disk."""
+"""FeatureCache on disk: bytes do not depend on the order of writes, and damage is always detected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPEC = FeatureSpec("0123456789abcdef", (0, 2, 3), width=4)
 
 
 def numbers_of(row: Row) -> np.ndarray:
-    """What the encoder of these tests says of a row."""
+    """The features of a row in these tests."""
     seed = int(row.ids.sum()) + 1000 * len(row)
     return np.random.default_rng(seed).normal(size=(3, len(row), 4)).astype(np.float32)
 
@@ -34,14 +34,14 @@ def key_of(row: Row) -> str:
 
 
 class Extractor:
-    """Counts the rows that it was asked for."""
+    """Counts the rows that it computes."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def __call__(self, rows: Sequence[Row]) -> Iterator[np.ndarray]:
         for row in rows:
-            self.asked += 1
+            self.calls += 1
             yield numbers_of(row)
 
 
@@ -52,7 +52,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def keep(folder: Path, rows: Sequence[Row] = ROWS, *, disk: Disk | None = None) -> tuple[FeatureCache, int]:
     extractor = Extractor()
-    return cache_features(folder, rows, SPEC, extractor, disk=disk or QuickDisk(), quiet=True), extractor.asked
+    return cache_features(folder, rows, SPEC, extractor, disk=disk or QuickDisk(), quiet=True), extractor.calls
 
 
 def check(features: FeatureCache) -> None:
@@ -81,7 +81,7 @@ def test_another_encoder_precision_or_row_is_another_folder(tmp_path: Path) -> N
     for spec in (FeatureSpec("f" * 16, (0, 2, 3), 4), FeatureSpec(SPEC.encoder, (0, 2, 3), 4, "float16")):
         extractor = Extractor()
         cache_features(tmp_path, ROWS, spec, extractor, quiet=True)
-        assert extractor.asked == len(ROWS)
+        assert extractor.calls == len(ROWS)
     assert keep(tmp_path, ROWS[1:])[1] == len(ROWS) - 1
     assert len(list(tmp_path.iterdir())) == 4
 
@@ -130,10 +130,10 @@ def test_only_damaged_files_are_rewritten(tmp_path: Path) -> None:
 def test_skipping_the_checksum_test_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(tmp_path)
 
-    def believing(part: FeatureFile) -> bool:
+    def trusting(part: FeatureFile) -> bool:
         return part.index.exists()
 
-    monkeypatch.setattr(FeatureFile, "is_complete", believing)
+    monkeypatch.setattr(FeatureFile, "is_complete", trusting)
     wrong = 0
     for _ in damaged(tmp_path):
         try:

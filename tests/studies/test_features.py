@@ -1,4 +1,4 @@
-"""`features` end to end at the smallest size: one reading of every row, a table, nothing done twice."""
+"""`features` end to end at the smallest size: every row is encoded once, a table, no repeated work."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_table_is_computed_once(model: Path, tmp_path: Path, monkeypatch: py
     assert not list(tmp_path.glob("s/*/seed-*/checkpoints"))
     assert not list(tmp_path.glob("s/*/seed-*/best"))
     marks = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*") if path.name != "features.json"}
-    monkeypatch.setattr(study, "finetune", lambda *words, **how: pytest.fail("a finished run was done again"))
+    monkeypatch.setattr(study, "finetune", lambda *words, **how: pytest.fail("a finished run was repeated"))
     repeated = json.loads(call(*labelled, "--layers", "embeddings,last_four_concat").stdout)
     assert repeated == first
     assert {path: path.stat().st_mtime_ns for path in marks if path.is_file()} == {

@@ -82,7 +82,7 @@ def study_of(base: Path, output: Path, **changes: Any) -> LineageConfig:
 
 @pytest.fixture
 def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pre-training is not the point: its models have new weights."""
+    """Skips pre-training: its models have new weights."""
 
     def initialize(study: LineageConfig, stage: Any, recipe: Any, *given: Any, **how: Any) -> dict[str, Any]:
         facts = pretraining._initialize(study, stage, recipe, *given, **how)

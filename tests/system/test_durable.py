@@ -1,4 +1,4 @@
-"""The durable disk: what it writes, how it fails, what it locks, and whether the faulty versions of it are honest."""
+"""The durable disk: writes, errors, locks, and whether the disks of the fault tests are accurate."""
 
 import hashlib
 import multiprocessing
@@ -86,7 +86,7 @@ def _write_past_the_limit(folder: Path) -> None:
     os._exit(7)
 
 
-def test_the_kernel_itself_refusing_bytes(tmp_path: Path) -> None:
+def test_a_write_that_the_kernel_refuses(tmp_path: Path) -> None:
     child = multiprocessing.get_context("fork").Process(target=_write_past_the_limit, args=(tmp_path,))
     child.start()
     child.join()
@@ -147,14 +147,14 @@ def test_a_forked_worker_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Pat
 
 
 @given(st.dictionaries(st.text(), st.integers() | st.text() | st.lists(st.text()), min_size=1))
-def test_sealed_contents_come_back(contents: dict[str, object]) -> None:
+def test_checksummed_contents_are_read_back(contents: dict[str, object]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "a").write_bytes(checksummed_json(contents))
         read = read_checksummed_json(Path(folder) / "a")
     assert {**read, "seal": ""} == {**contents, "seal": ""}
 
 
-def test_any_changed_byte_breaks_the_seal(tmp_path: Path) -> None:
+def test_any_changed_byte_is_detected(tmp_path: Path) -> None:
     data = checksummed_json({"one": 1, "two": ["zwei", None]})
     for position in range(len(data)):
         for mask in (1, 0x20, 0x80, 0xFF):
@@ -208,7 +208,7 @@ def test_a_committed_folder_has_one_state_only(tmp_path: Path) -> None:
 
 
 class RivalledDisk(Disk):
-    """Another process makes each folder just before this one does."""
+    """Another process creates each folder just before this one does."""
 
     def _mkdir(self, path: Path) -> None:
         path.mkdir()

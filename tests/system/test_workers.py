@@ -47,13 +47,13 @@ def hang_at_three(unit: int) -> int:
 
 
 def tidy_up_at_the_end(unit: Path) -> int:
-    """The worker leaves a file when it ends of itself; told to end, it does not come to that."""
+    """Writes a file when the worker exits normally; a terminated worker does not."""
     Finalize(None, unit.touch, exitpriority=0)
     return os.getpid()
 
 
 def until_told(unit: Path) -> None:
-    """As a training run does: it stops when a signal comes, and saves; a second signal does not keep it from that."""
+    """Stops and saves at a signal, as a training run does, in spite of a second signal."""
     with StopSignal() as stopper:
         unit.with_suffix(".begun").write_text(str(os.getpid()))
         while not stopper.requested:
@@ -90,7 +90,7 @@ def test_exceptions_of_workers_are_raised(workers: int) -> None:
 
 
 def test_workers_exit_normally_after_the_last_result(tmp_path: Path) -> None:
-    """What a library keeps in them is then put away: torch's compiler has left semaphores behind."""
+    """Libraries can then clean up: torch's compiler would otherwise leak semaphores."""
     units = [tmp_path / "one", tmp_path / "two"]
     with closing(ordered_map(tidy_up_at_the_end, units, workers=2)) as done:
         workers = {next(done) for _ in units}
@@ -150,10 +150,10 @@ def test_an_interrupted_parent_ends_its_workers_after_they_save(
             time.sleep(0.05)
         (os.killpg if whom == "all" else os.kill)(first.pid, number)
         assert first.wait(GRACE) == -signal.SIGINT or first.returncode == 1
-        assert {path.stem for path in tmp_path.glob("*.begun")} == {"0", "1"}  # and none of those that waited
+        assert {path.stem for path in tmp_path.glob("*.begun")} == {"0", "1"}  # and none of the queued units
         assert {path.stem for path in tmp_path.glob("*.saved")} == {"0", "1"}
     finally:
-        with suppress(ProcessLookupError):  # there is nobody left
+        with suppress(ProcessLookupError):  # no worker is left
             os.killpg(first.pid, signal.SIGKILL)
     assert all(gone(int(path.read_text())) for path in begun)
 
@@ -161,7 +161,7 @@ def test_an_interrupted_parent_ends_its_workers_after_they_save(
 def test_a_hung_worker_times_out() -> None:
     began = time.monotonic()
     assert list(ordered_map(hang_at_three, range(3), workers=2)) == [0, 1, 2]
-    patience = max(2, round(3 * (time.monotonic() - began)))  # a busy machine is long in starting workers
+    patience = max(2, round(3 * (time.monotonic() - began)))  # a busy machine takes long to start workers
     began = time.monotonic()
     with pytest.raises(StoppedError, match=f"no worker returned a result within {patience} s at work unit 3"):
         list(ordered_map(hang_at_three, range(6), workers=2, timeout=patience))

@@ -1,8 +1,8 @@
-"""A tiny made-up sample of every task, in the format of its files: what the contract tests feed on.
+"""A tiny made-up sample of every task, in the format of its files, for the contract tests.
 
 `SAMPLES` has one entry for each family, or `family/member`: a function that writes files into a folder and returns the
 task's `Config` with the files to build it from. Every sample has train and dev, and one text that is too long for 32
-places.
+tokens.
 """
 
 from __future__ import annotations

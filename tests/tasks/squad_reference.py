@@ -1,4 +1,4 @@
-"""The rules of Google's run_squad.py, written out once more with plain loops: what windows and answers are held to."""
+"""The rules of Google's run_squad.py with plain loops: the reference for windows and answers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def predict(
     passage: str,
     offsets: list[list[int]],  # of the tokens of the passage
     spans: list[Window],
-    firsts: list[int],  # place at which the passage begins in each window
+    firsts: list[int],  # position at which the passage begins in each window
     logits: list[list[list[float]]],
     *,
     n_best: int,

@@ -1,4 +1,4 @@
-"""The known sets of named entities: their files, their prediction files, and the real data where it is at hand."""
+"""The known sets of named entities: their files, their prediction files, and the real data where it is available."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_names_and_labels_are_checked(tmp_path: Path) -> None:
 
 def unpacked(archive: str, folder: Path) -> Path:
     if not (DATA / "tasks" / f"{archive}.tar.xz").is_file():
-        pytest.skip(f"{archive} is not at hand")
+        pytest.skip(f"{archive} is not available")
     with tarfile.open(DATA / "tasks" / f"{archive}.tar.xz") as result:
         result.extractall(folder, filter="data")
     return folder

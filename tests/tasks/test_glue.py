@@ -1,4 +1,4 @@
-"""GLUE's files as they are: headers, columns, quotes, two dev sets, MRPC's own files; and the files to hand in."""
+"""GLUE's files: headers, columns, quotes, two dev sets, MRPC's own files; and submission files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertsmith.tasks import glue
 from bertsmith.tasks.task import Features, Prediction, Task
 
 
-def said(*values: Any) -> list[Prediction]:
+def predicted(*values: Any) -> list[Prediction]:
     return [Prediction(value) for value in values]
 
 
@@ -43,7 +43,7 @@ def test_every_task_has_its_labels_and_scores(
     task = built(name, tmp_path)
     assert (task.objective, task.head_config().get("labels"), task.main_metric) == (objective, labels, main)
     examples = task.examples("dev")
-    assert set(task.score(examples, said(*(example.gold for example in examples)))) == scores
+    assert set(task.score(examples, predicted(*(example.gold for example in examples)))) == scores
     texts = [example.texts for example in examples][: len(TEXTS)]
     if name == "mrpc":
         assert texts == [(f'" {first}', second) for first, second in PAIRS]
@@ -127,13 +127,19 @@ def test_mnli_has_two_dev_sets_and_the_matched_one_is_the_main_metric(tmp_path: 
     ]
     golds = [example.gold for example in examples]
     others = ["neutral"] * count
-    assert task.score(examples, said(*golds[:count], *others)) == {"accuracy": 1, "accuracy_mm": pytest.approx(1 / 3)}
-    assert task.score(examples, said(*others, *golds[count:])) == {"accuracy": pytest.approx(1 / 3), "accuracy_mm": 1}
-    assert task.interval(examples, said(*others, *golds[count:])).value == pytest.approx(1 / 3)
+    assert task.score(examples, predicted(*golds[:count], *others)) == {
+        "accuracy": 1,
+        "accuracy_mm": pytest.approx(1 / 3),
+    }
+    assert task.score(examples, predicted(*others, *golds[count:])) == {
+        "accuracy": pytest.approx(1 / 3),
+        "accuracy_mm": 1,
+    }
+    assert task.interval(examples, predicted(*others, *golds[count:])).value == pytest.approx(1 / 3)
     alone = glue.Config(name="mnli").build(files={"dev": tmp_path / "MNLI" / "dev_mismatched.tsv"})
     result = alone.examples("dev")
-    assert alone.score(result, said(*golds[count:])) == {"accuracy": 1}
-    assert alone.interval(result, said(*golds[count:])).value == 1
+    assert alone.score(result, predicted(*golds[count:])) == {"accuracy": 1}
+    assert alone.interval(result, predicted(*golds[count:])).value == 1
 
 
 def test_the_diagnostic_set_with_and_without_labels(tmp_path: Path) -> None:
@@ -161,9 +167,11 @@ def test_glue_submission_files(tmp_path: Path) -> None:
         "RTE.tsv": b"index\tprediction\n0\tentailment\n7\tnot_entailment\n"
     }
     numbers = glue.Config(name="sts-b").build(files={"test": test})
-    assert numbers.submission(examples, said(-0.2, 5.3)) == {"STS-B.tsv": b"index\tprediction\n0\t0.000\n7\t5.000\n"}
+    assert numbers.submission(examples, predicted(-0.2, 5.3)) == {
+        "STS-B.tsv": b"index\tprediction\n0\t0.000\n7\t5.000\n"
+    }
     both = built("mnli", tmp_path / "both")
-    answers = said(*(example.gold for example in both.examples("dev")))
+    answers = predicted(*(example.gold for example in both.examples("dev")))
     files = both.submission(both.examples("dev"), answers)
     assert set(files) == {"MNLI-m.tsv", "MNLI-mm.tsv"}
     assert files["MNLI-mm.tsv"].splitlines()[1:3] == [b"0\tcontradiction", b"1\tentailment"]

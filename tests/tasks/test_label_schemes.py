@@ -62,7 +62,7 @@ def test_a_model_is_trained_with_the_tags_of_its_scheme(
 
 
 @pytest.mark.parametrize("scheme", ["IOBES", "BILOU"])
-def test_the_labels_of_a_trained_model_tell_its_scheme(scheme: Any, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_the_labels_of_a_trained_model_determine_its_scheme(scheme: Any, tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = column_file(tmp_path, "IOB2")
     trained = tagging.Config(label_scheme=scheme).build(files={"train": path})
     task = tagging.Config().build(files={"dev": path}, labels=trained.labels[::-1])
@@ -138,7 +138,7 @@ def test_a_decoder_reads_all_words_of_a_sentence_whatever_windows_they_are_in(
     assert best[1] == middle.argmax(1).tolist()
 
 
-def test_rows_of_several_sentences_tell_where_they_begin(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_rows_of_several_sentences_mark_where_they_begin(tmp_path: Path, tokenizer: Tokenizer) -> None:
     text = "-DOCSTART- O\n\nAda B-PER\nLovelace I-PER\n\nGrace B-PER\n\nSeoul B-LOC\nis O\n"
     files = {"train": written(tmp_path / "train.conll", text)}
     task = tagging.Config(context="document").build(files=files)

@@ -1,4 +1,4 @@
-"""Questions in files of your own: which columns are taken, how answers may be written, and what is said of bad rows."""
+"""Questions in user files: detection of columns, formats of answers, errors for invalid rows."""
 
 from __future__ import annotations
 

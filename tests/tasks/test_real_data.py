@@ -1,4 +1,4 @@
-"""The real files, where they are at hand: as many examples as their authors count, every one of them readable."""
+"""The real files, where they are available: as many examples as their authors count, all of them readable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     class Unpacking(dict[str, Path]):
         def __missing__(self, name: str) -> Path:
             if not (DATA / f"{name}.tar.xz").is_file():
-                pytest.skip(f"{name} is not at hand")
+                pytest.skip(f"{name} is not available")
             self[name] = tmp_path_factory.mktemp(name)
             with tarfile.open(DATA / f"{name}.tar.xz") as archive:
                 archive.extractall(self[name], filter="data")

@@ -1,4 +1,4 @@
-"""SQuAD's files: what is read from them, what is said of broken ones, scores, and the files that are handed in."""
+"""SQuAD's files: questions and answers, errors for invalid files, scores, submission files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tokenizer() -> Tokenizer:
     return settings.train(training.count_words([PASSAGE] * 2, settings.word_splitter()), vocab_size=200)
 
 
-def asked(number: str, *texts: str, **more: Any) -> dict[str, Any]:
+def question(number: str, *texts: str, **more: Any) -> dict[str, Any]:
     answers = [{"text": text, "answer_start": PASSAGE.index(text)} for text in texts]
     return {"id": number, "question": "What is it?", "answers": answers, **more}
 
@@ -42,14 +42,14 @@ def task_of(path: Path, name: Any = "2.0", split: str = "dev", **settings: Any) 
     return squad.Config(name=name, **settings).build(files={split: path})
 
 
-def surely(one: Features, first: int, last: int, height: float = 9) -> np.ndarray:
+def peaked_logits(one: Features, first: int, last: int, height: float = 9) -> np.ndarray:
     logits = np.zeros((len(one.rows[0]), 2), np.float32)
     logits[[first, last], [0, 1]] = height
     return logits
 
 
 def test_questions_answers_and_spans(tmp_path: Path) -> None:
-    path = written(tmp_path, asked("a", "the iron", "iron"), asked("b", is_impossible=True), asked("c"))
+    path = written(tmp_path, question("a", "the iron", "iron"), question("b", is_impossible=True), question("c"))
     first, second, third = task_of(path).examples("dev")
     assert first.texts == ("What is it?", PASSAGE)
     assert first.gold == ("the iron", "iron")
@@ -61,7 +61,9 @@ def test_questions_answers_and_spans(tmp_path: Path) -> None:
 
 
 def test_plausible_answers_of_impossible_questions_are_ignored(tmp_path: Path) -> None:
-    path = written(tmp_path, asked("a", "iron", is_impossible=True), asked("b", plausible_answers=[{"text": "iron"}]))
+    path = written(
+        tmp_path, question("a", "iron", is_impossible=True), question("b", plausible_answers=[{"text": "iron"}])
+    )
     assert [example.gold for example in task_of(path).examples("dev")] == [(), ()]
 
 
@@ -71,7 +73,7 @@ def test_a_test_file_may_lack_answers_but_cannot_be_scored(tmp_path: Path) -> No
     examples = task.examples("test")
     rows = task.rows(examples, tokenizer(), max_length=64)
     assert [one.target for one in rows] == [None]
-    predictions = task.decode(examples, rows, [surely(rows[0], 5, 6)])
+    predictions = task.decode(examples, rows, [peaked_logits(rows[0], 5, 6)])
     assert predictions[0].value in PASSAGE
     with pytest.raises(DataError, match=r"question a.*no gold answer"):
         task.score(examples, predictions)
@@ -80,8 +82,8 @@ def test_a_test_file_may_lack_answers_but_cannot_be_scored(tmp_path: Path) -> No
 
 
 def test_files_are_found_in_a_folder_under_their_official_names(tmp_path: Path) -> None:
-    written(tmp_path, asked("a", "iron"), name="train-v2.0.json")
-    written(tmp_path, asked("b", "iron"), name="dev-v2.0.json")
+    written(tmp_path, question("a", "iron"), name="train-v2.0.json")
+    written(tmp_path, question("b", "iron"), name="dev-v2.0.json")
     task = squad.Config(name="2.0").build(files={"data": tmp_path})
     assert [example.id for example in task.examples("train")] == ["a"]
     assert [example.id for example in task.examples("dev")] == ["b"]
@@ -90,21 +92,21 @@ def test_files_are_found_in_a_folder_under_their_official_names(tmp_path: Path) 
 
 
 def broken(change: str) -> Any:
-    question = asked("a", "iron")
+    changed = question("a", "iron")
     match change:
         case "offset":
-            question["answers"][0]["answer_start"] = 5
+            changed["answers"][0]["answer_start"] = 5
         case "text":
-            question["answers"][0]["text"] = "gold"
+            changed["answers"][0]["text"] = "gold"
         case "id":
-            del question["id"]
+            del changed["id"]
         case "question":
-            question["qestion"] = question.pop("question")
+            changed["qestion"] = changed.pop("question")
         case "type":
-            question["answers"][0]["answer_start"] = "5"
+            changed["answers"][0]["answer_start"] = "5"
         case "object":
             return "What?"
-    return question
+    return changed
 
 
 @pytest.mark.parametrize(
@@ -152,31 +154,31 @@ def test_missing_files_duplicate_ids_and_unanswerable_questions_in_1_1_are_error
     with pytest.raises(DataError, match="does not exist"):
         task_of(tmp_path / "nothing.json").examples("dev")
     with pytest.raises(DataError, match="question a: the id is not unique"):
-        task_of(written(tmp_path, asked("a", "iron"), asked("a", "iron"))).examples("dev")
+        task_of(written(tmp_path, question("a", "iron"), question("a", "iron"))).examples("dev")
     with pytest.raises(DataError, match=r"question a has no answer: .*squad/2\.0"):
-        task_of(written(tmp_path, asked("a")), "1.1").examples("dev")
+        task_of(written(tmp_path, question("a")), "1.1").examples("dev")
     with pytest.raises(ConfigError, match="stride"):
         squad.Config(stride=0)
 
 
 def test_misplaced_answers_can_be_skipped_in_training_and_still_be_scored(tmp_path: Path) -> None:
-    path = written(tmp_path, broken("offset"), asked("b", "smith"))
+    path = written(tmp_path, broken("offset"), question("b", "smith"))
     task = task_of(path, "1.1", misplaced="skip")
     examples = task.examples("dev")
     assert [example.spans for example in examples] == [(), ((4, 9),)]
     assert {one.example_index for one in task.rows(examples, tokenizer(), max_length=64, training=True)} == {1}
     rows = task.rows(examples, tokenizer(), max_length=64)
-    predictions = task.decode(examples, rows, [surely(one, *(rows[-1].target)) for one in rows])
+    predictions = task.decode(examples, rows, [peaked_logits(one, *(rows[-1].target)) for one in rows])
     assert [prediction.value for prediction in predictions] == ["smith", "smith"]
     assert task.score(examples, predictions) == {"exact_match": 0.5, "f1": 0.5}
 
 
 def test_no_answer_is_predicted_above_the_threshold_and_not_at_it(tmp_path: Path) -> None:
-    path = written(tmp_path, asked("a", "smith"), asked("b"))
+    path = written(tmp_path, question("a", "smith"), question("b"))
     task = task_of(path)
     examples = task.examples("dev")
     rows = task.rows(examples, tokenizer(), max_length=64)
-    logits = [surely(rows[0], *rows[0].target, 3), surely(rows[1], *rows[0].target, 3)]
+    logits = [peaked_logits(rows[0], *rows[0].target, 3), peaked_logits(rows[1], *rows[0].target, 3)]
     logits[0][0], logits[1][0] = 3.0, 3.5
     predictions = task.decode(examples, rows, logits)
     assert [prediction.detail["null_odds"] for prediction in predictions] == [0.0, 1.0]
@@ -194,11 +196,11 @@ def test_no_answer_is_predicted_above_the_threshold_and_not_at_it(tmp_path: Path
 
 
 def test_the_best_threshold_is_found_on_dev(tmp_path: Path) -> None:
-    path = written(tmp_path, asked("a", "smith"), asked("b", "smith"), asked("c"))
+    path = written(tmp_path, question("a", "smith"), question("b", "smith"), question("c"))
     task = task_of(path)
     examples = task.examples("dev")
     rows = task.rows(examples, tokenizer(), max_length=64)
-    logits = [surely(one, *rows[0].target, 3) for one in rows]
+    logits = [peaked_logits(one, *rows[0].target, 3) for one in rows]
     for values, null in zip(logits, (4.0, 4.5, 5.0), strict=True):
         values[0] = null
     shy = task.decode(examples, rows, logits)
@@ -211,11 +213,11 @@ def test_the_best_threshold_is_found_on_dev(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["1.1", "2.0", "korquad"])
 def test_squad_submission_files(name: str, tmp_path: Path) -> None:
-    path = written(tmp_path, asked("a", "서울의"), asked("b", "cafe\u0301"))
+    path = written(tmp_path, question("a", "서울의"), question("b", "cafe\u0301"))
     task = task_of(path, name)
     examples = task.examples("dev")
     rows = task.rows(examples, tokenizer(), max_length=64)
-    predictions = task.decode(examples, rows, [surely(one, *one.target) for one in rows])
+    predictions = task.decode(examples, rows, [peaked_logits(one, *one.target) for one in rows])
     files = {file: json.loads(content) for file, content in task.submission(examples, predictions).items()}
     assert files["predictions.json"] == {"a": "서울의", "b": "cafe\u0301"}
     assert "서울의".encode() in task.submission(examples, predictions)["predictions.json"]

@@ -1,4 +1,4 @@
-"""The real sets, where they are at hand: as many windows as the reference has, and answers that read back exactly."""
+"""The real sets, where they are available: as many windows as the reference, and exact answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertsmith.tokenizers.wordpiece import WordPiece
 
 DATA = Path(os.environ.get("BERTSMITH_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 VOCABULARY = DATA / "vocab" / "bert-uncased.txt"
-pytestmark = pytest.mark.skipif(not (DATA / "tasks" / "squad.tar.xz").is_file(), reason="SQuAD is not at hand")
+pytestmark = pytest.mark.skipif(not (DATA / "tasks" / "squad.tar.xz").is_file(), reason="SQuAD is not available")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Tables of every format read the same rows, and whatever is wrong with one is told with file and line."""
+"""Tables of every format give the same rows; errors name file and line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words become rows and come back as entities: no word is lost, none asked twice, offsets are those of the text."""
+"""From words to rows to entities: every word is classified exactly once; offsets refer to the original text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tokenizer(kind: str = "wordpiece") -> Tokenizer:
     return settings.train(training.count_words((*TEXTS, NAMES), settings.word_splitter()), vocab_size=400)
 
 
-def sure(labelled: Features, labels: tuple[str, ...] = LABELS) -> NDArray[np.float32]:
+def confident_logits(labelled: Features, labels: tuple[str, ...] = LABELS) -> NDArray[np.float32]:
     return 20 * np.eye(len(labels), dtype=np.float32)[labelled.target]
 
 
@@ -110,7 +110,7 @@ def test_a_document_is_one_row_if_it_fits_and_every_word_is_read_once(tmp_path: 
         int(first[one.example_index]) + word for one in short if isinstance(one, WordFeatures) for word in one.words
     ]
     assert numbers == list(range(79))
-    assert len(short) == 5  # 32 places for words: document b needs three windows, the others one each
+    assert len(short) == 5  # 32 positions for words: document b needs three windows, the others one each
     alone = documents(tmp_path).rows(examples, tokenizer(), max_length=512)
     assert [one.example_index for one in alone] == [0, 1, 2, 3, 4, 5]
 
@@ -142,7 +142,7 @@ def test_words_without_a_token_are_outside_and_listed_unless_an_entity_continues
         2
     ]
     labelled = task.rows(examples, tokenizer(), max_length=32)
-    (prediction,) = task.decode(examples, labelled, [sure(one, task.labels) for one in labelled])
+    (prediction,) = task.decode(examples, labelled, [confident_logits(one, task.labels) for one in labelled])
     assert prediction.value == ("O", "B-PER", "I-PER", "I-PER", "O", "O")
     assert prediction.detail["unread"] == [0, 2, 4, 5]
     (entity,) = prediction.detail["entities"]
@@ -172,7 +172,7 @@ def test_offsets_refer_to_the_original_text(kind: str, unit: str) -> None:
         gold[inside[0] : inside[-1] + 1] = ["B-LOC", *["I-LOC"] * (len(inside) - 1)]
     output = Example(id="0", texts=(NAMES,), gold=tuple(gold), spans=spans)
     labelled = task.rows([output], tokenizer(kind), max_length=64)
-    (prediction,) = task.decode([example], labelled, [sure(one) for one in labelled])
+    (prediction,) = task.decode([example], labelled, [confident_logits(one) for one in labelled])
     result = {entity["text"]: (entity["start"], entity["end"]) for entity in prediction.detail["entities"]}
     assert result == positions
     assert {entity["kind"] for entity in prediction.detail["entities"]} == {"LOC"}
@@ -246,9 +246,9 @@ def test_characters_of_one_token_share_its_tag_and_only_the_first_begins() -> No
     pieces = len(tokenizer().encode(text))
     assert pieces < 9
     assert len(labelled[0].target) == pieces
-    (prediction,) = task.decode([example], labelled, [sure(one) for one in labelled])
+    (prediction,) = task.decode([example], labelled, [confident_logits(one) for one in labelled])
     assert prediction.value[:7] == gold[:7]
-    assert prediction.value[7:] == ("I-PER",) * 4  # what the pieces can say
+    assert prediction.value[7:] == ("I-PER",) * 4  # as exactly as pieces allow
     assert task.reachable([example], tokenizer(), max_length=16) == 0
 
 
@@ -257,7 +257,7 @@ def test_scores_match_the_metrics_and_lie_in_the_interval(tmp_path: Path) -> Non
     task = column_task(tmp_path, *[sentence] * 20)
     examples = task.examples("train")
     labelled = task.rows(examples, tokenizer(), max_length=32)
-    answers = [sure(one, task.labels) for one in labelled]
+    answers = [confident_logits(one, task.labels) for one in labelled]
     for number in range(0, 20, 4):
         answers[number] = np.roll(answers[number], 1, axis=0)
     predictions = task.decode(examples, labelled, answers)
@@ -279,7 +279,7 @@ def test_the_mean_over_types_has_an_interval_too(tmp_path: Path) -> None:
     task = conll.Config(name="klue-ner").build(files={"dev": path})
     examples = task.examples("dev")
     labelled = task.rows(examples, tokenizer(), max_length=32)
-    answers = [sure(one, task.labels) for one in labelled]
+    answers = [confident_logits(one, task.labels) for one in labelled]
     for number in range(6):
         answers[number][1] = np.eye(len(task.labels))[0]  # `iron` is missed in half of the sentences
     predictions = task.decode(examples, labelled, answers)
@@ -296,7 +296,7 @@ def test_sentences_without_entities_have_scores_too(tmp_path: Path) -> None:
         task = conll.Config(name=name).build(files={"dev": written(tmp_path / path, "쇠\tO\n\n쇠\tO\n")})
         examples = task.examples("dev")
         labelled = task.rows(examples, tokenizer(), max_length=16)
-        predictions = task.decode(examples, labelled, [sure(one, task.labels) for one in labelled])
+        predictions = task.decode(examples, labelled, [confident_logits(one, task.labels) for one in labelled])
         assert task.score(examples, predictions)["accuracy"] == 1
         assert task.interval(examples, predictions).value == task.score(examples, predictions)[task.main_metric] == 0
 

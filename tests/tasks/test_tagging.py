@@ -1,4 +1,4 @@
-"""Tags of your own: column files and tables, schemes, and what is said of files that are wrong."""
+"""Tags in user files: column files and tables, schemes, and errors for invalid files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def task(path: Path, **settings: Any) -> TokenClassificationTask:
     return tagging.Config(**settings).build(files={"train": path})
 
 
-def said(path: Path, split: str = "train", **settings: Any) -> str:
+def error_message(path: Path, split: str = "train", **settings: Any) -> str:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is what is tested
         tagging.Config(**settings).build(files={split: path}, labels=("O", "B-PER", "I-PER")).examples(split)
     assert "\n" not in str(caught.value)
@@ -46,13 +46,13 @@ def test_every_scheme_is_read_as_iob2(scheme: Any, given: str, tmp_path: Path) -
 
 def test_mixed_schemes_are_errors_unless_lenient(tmp_path: Path) -> None:
     path = written(tmp_path / "train.conll", "Ada B-PER\n\nmet O\nSeoul I-PER\n")
-    text = said(path)
+    text = error_message(path)
     assert f"{path}:4: I-PER does not continue an entity" in text
     assert f"{path}:1: B-PER does not follow an entity" in text
     lenient = task(path, scheme="lenient")
     assert [example.gold for example in lenient.examples("train")] == [("B-PER",), ("O", "B-PER")]
     assert lenient.detected["train: scheme"] == "IOB2, except 1 tags"
-    assert f"{path}:4: I-PER does not continue an entity, so the file is not IOB2" in said(path, scheme="IOB2")
+    assert f"{path}:4: I-PER does not continue an entity, so the file is not IOB2" in error_message(path, scheme="IOB2")
 
 
 def test_columns_are_counted_from_one(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_invalid_column_files_are_one_line_errors(
     content: str | bytes, settings: dict[str, Any], expected: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path / "dev.conll", content)
-    text = said(path, "dev", **settings)
+    text = error_message(path, "dev", **settings)
     assert expected in text
     assert str(path) in text
 
@@ -248,7 +248,7 @@ def test_texts_and_entities_by_character(tmp_path: Path) -> None:
 )
 def test_invalid_tables_are_one_line_errors(item: dict[str, Any], expected: str, tmp_path: Path) -> None:
     path = lines_of_json(tmp_path / "dev.jsonl", item)
-    text = said(path, "dev")
+    text = error_message(path, "dev")
     assert expected in text
     assert str(path) in text
 
@@ -264,7 +264,7 @@ def test_units_below_words_let_entities_end_anywhere(tmp_path: Path) -> None:
 
 def test_words_that_are_not_in_the_text_are_named(tmp_path: Path) -> None:
     path = lines_of_json(tmp_path / "dev.jsonl", {"tokens": ["Ada", "Bob"], "tags": ["O", "O"], "raw": "Ada met"})
-    assert ":1: word 2, 'Bob', is not in the text" in said(path, "dev", text="raw")
+    assert ":1: word 2, 'Bob', is not in the text" in error_message(path, "dev", text="raw")
 
 
 def test_a_txt_file_without_tags_has_one_text_per_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tasks over files of one's own: columns are found, labels are in order, and every mistake has its line."""
+"""Tasks over user files: columns are detected, labels are in order, and errors name the line."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_standardized_texts_are_those_of_gpt1() -> None:
         ("“a” &lt; b&nbsp;c", '"a" < b c', ["“", "a", "”", " ", "&lt;", " ", "b", "&nbsp;", "c"]),
     ],
 )
-def test_changed_characters_keep_their_places(text: str, changed: str, parts: list[str]) -> None:
+def test_changed_characters_keep_their_offsets(text: str, changed: str, parts: list[str]) -> None:
     begins, ends = align(text, changed, lambda sign: {"“": '"', "”": '"', "ﬁ": "fi"}.get(sign, sign))
     assert [text[begin:end] for begin, end in zip(begins, ends, strict=True)] == parts
 

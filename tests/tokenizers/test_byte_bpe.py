@@ -1,4 +1,4 @@
-"""RoBERTa's byte-level encoding: its format, its folders, and nothing lost on the way."""
+"""RoBERTa's byte-level BPE: format, folders, and lossless round trips."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def learned(size: int = 600) -> ByteBPE:
     return Config().train(training.count_words([TEXT], Splitter()), vocab_size=size)
 
 
-def test_ids_lie_as_in_roberta() -> None:
+def test_ids_have_the_order_of_roberta() -> None:
     tokenizer = learned()
     tokens = tokenizer.tokens()
     assert tokens[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
@@ -47,7 +47,7 @@ def test_frames_look_like_robertas() -> None:
 
 @settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_every_text_comes_back(text: str) -> None:
+def test_every_text_round_trips(text: str) -> None:
     tokenizer = learned()
     encoded = tokenizer.encode(text)
     assert tokenizer.unknown_id not in encoded.ids
@@ -79,13 +79,13 @@ def test_words_are_counted_as_the_pattern_cuts_them() -> None:
     assert [word for unit in splitter.chunker.chunks(text) for word in splitter(unit)] == expected
 
 
-def test_offsets_leave_the_space_before_a_word_out() -> None:
+def test_offsets_exclude_the_space_before_a_word() -> None:
     encoded = learned().encode("parser  서울은")
     assert "parser  서울은"[encoded.offsets[0, 0] : encoded.offsets[0, 1]].strip() == "parser"[: encoded.offsets[0, 1]]
     assert encoded.offsets[-1].tolist() == [10, 11]
 
 
-def test_the_mask_in_a_text_takes_its_space_along() -> None:
+def test_a_mask_token_in_a_text_includes_the_space_before_it() -> None:
     tokenizer = learned()
     read = tokenizer.encode("the <mask> of", parse_special_tokens=True)
     assert [tokenizer.id_to_token(number) for number in read.ids[-2:]] == ["<mask>", "Ġof"]

@@ -1,4 +1,4 @@
-"""The parts of a tokenizer that no kind changes: frames, look-up, folders, fingerprints, the fast road's memory."""
+"""What all tokenizers share: frames, look-up, folders, fingerprints, the cache of the fast path."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def test_no_class_name_means_two_kinds() -> None:
     assert len(names) == len(set(names))
 
 
-def test_ids_take_two_bytes_while_they_can() -> None:
+def test_ids_take_two_bytes_where_they_fit() -> None:
     assert tokenizer().id_dtype == np.uint16
     large = tokenizer(TOKENS + [f"w{number}" for number in range(1 << 16)])
     assert large.id_dtype == np.uint32
     assert large.encode_ids(["w65535 a"])[0].tolist() == [len(TOKENS) + 65535, 5]
 
 
-def test_what_decides_ids_decides_the_fingerprint() -> None:
+def test_whatever_changes_ids_changes_the_fingerprint() -> None:
     base = tokenizer()
     others = [
         tokenizer(lowercase=False),
@@ -102,7 +102,7 @@ def test_what_decides_ids_decides_the_fingerprint() -> None:
     assert WordPiece.build(TOKENS, max_length=64).fingerprint == base.fingerprint
 
 
-def test_the_fast_road_forgets_in_time() -> None:
+def test_the_cache_of_the_fast_path_is_bounded() -> None:
     smith = tokenizer()
     smith._cache.limit = 3
     texts = [" ".join(f"a{letter}" for letter in "abcdefgh"[start : start + 3]) for start in range(6)] * 3
@@ -113,7 +113,7 @@ def test_the_fast_road_forgets_in_time() -> None:
         assert all(len(table) <= 6 for table in smith._cache.tables)
 
 
-def test_the_fast_road_does_not_keep_what_hardly_comes_again() -> None:
+def test_the_fast_path_does_not_cache_what_is_unlikely_to_recur() -> None:
     smith = tokenizer()
     texts = ["b a" + "c" * 80, "a " * 40 + "\x0c", "b\x0c a", "a" + "c" * 99 + " d", "a"]
     for _ in range(2):
@@ -181,7 +181,7 @@ def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path, files: dict[str, 
     assert str(tmp_path) in str(caught.value)
 
 
-def test_a_missing_folder_is_no_tokenizer(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not a folder"):
         load(tmp_path / "nothing")
 

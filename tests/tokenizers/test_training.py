@@ -1,4 +1,4 @@
-"""Word tables: exact, within their limit, and the same whatever the number of workers; then fed to the trainers."""
+"""Word tables: exact, bounded, independent of the number of workers; and the trainers that read them."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_irregular_lines_are_counted_whole() -> None:
     assert training.count_text(text, splitter()) == {"plain": 2, "words": 2, "oddly": 1, "glued": 1, "again": 1}
 
 
-def test_lone_surrogates_and_endless_words_do_no_harm() -> None:
+def test_lone_surrogates_and_very_long_words_are_handled() -> None:
     assert training.count_text("a\ud800b " + "x" * 5000, splitter()) == {"ab": 1}
 
 
-def test_texts_make_units_of_about_one_size() -> None:
+def test_work_units_have_similar_sizes() -> None:
     texts = ["ab" * 5] * 7
     assert list(training.work_units(texts, 25)) == ["\n".join(texts[:3]), "\n".join(texts[:3]), texts[0]]
     assert list(training.work_units([])) == []
@@ -67,7 +67,7 @@ def test_tables_are_merged_in_order_and_within_the_limit() -> None:
         training.merge_counts([], limit=0)
 
 
-def test_workers_change_nothing() -> None:
+def test_the_number_of_workers_changes_nothing() -> None:
     texts = noise(1, 20000).splitlines()
     tables = [
         training.count_words(texts, Config().word_splitter(), workers=workers, limit=500, unit_size=20_000)

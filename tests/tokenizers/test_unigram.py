@@ -79,7 +79,7 @@ def test_spaces_before_symbols_stand_alone() -> None:
     assert split.split_part("▁") == ["▁"]
 
 
-def test_accents_are_stripped_unless_hangul_would_fall_apart() -> None:
+def test_accents_are_stripped_unless_hangul_would_be_decomposed() -> None:
     english, korean = learn(ENGLISH), learn(KOREAN + ENGLISH, 300)
     assert english.rules()["strip_accents"] is True
     assert english.encode("cafe").ids.tolist() == english.encode("CAFÉ").ids.tolist()
@@ -114,7 +114,7 @@ def test_texts_that_spell_special_tokens_never_get_their_ids() -> None:
             assert "<unk>" not in tokens(tokenizer, token)
 
 
-def test_a_small_vocabulary_says_the_smallest() -> None:
+def test_a_vocabulary_that_is_too_small_names_the_minimum() -> None:
     with pytest.raises(ConfigError, match=r"vocab_size=20 is too small: .* at least (\d+)") as error:
         learn(ENGLISH, 20)
     least = int(str(error.value).split()[-1])
@@ -127,7 +127,7 @@ def test_a_foreign_folder_follows_its_settings(tmp_path: Path) -> None:
     assert (settings["do_lower_case"], settings["keep_accents"]) == (False, True)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"do_lower_case": True}))
     assert load(tmp_path).rules()["lowercase"] is True
-    (tmp_path / "tokenizer_config.json").unlink()  # then tokenizer.json alone says it
+    (tmp_path / "tokenizer_config.json").unlink()  # then only tokenizer.json has the setting
     alone = load(tmp_path)
     assert isinstance(alone, Unigram)
     assert (alone.rules()["lowercase"], alone.rules()["strip_accents"]) == (False, False)
@@ -169,7 +169,7 @@ def test_added_tokens_of_others_are_kept(tmp_path: Path) -> None:
     assert again.encode_ids(["the <smith> rang"])[0].tolist() == again.encode("the <smith> rang").ids.tolist()
 
 
-def test_which_pieces_go_on_with_a_word() -> None:
+def test_which_pieces_continue_a_word() -> None:
     pieces = [(piece, -1.0) for piece in ("▁the", "smith", "ing", "▁", ",", "-", "00", "울", "▁서", "’s", "…")]
     tokenizer = Unigram.build([*((token, 0.0) for token in SPECIALS.tokens()), *pieces])
     continues = tokenizer.is_continuation()

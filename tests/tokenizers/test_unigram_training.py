@@ -1,4 +1,4 @@
-"""Training of unigram pieces: every part against its definition written out, the whole against tokenizers' trainer."""
+"""Training of unigram pieces: every part compared with its definition, the result with tokenizers' trainer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def words_like_english(number: int = 3000, seed: int = 5) -> dict[str, int]:
 
 
 def ways(word: str, pieces: Mapping[str, float]) -> Iterator[list[str]]:
-    """Every way of cutting a word into pieces."""
+    """Every segmentation of a word into pieces."""
     if not word:
         yield []
     for end in range(1, len(word) + 1):
@@ -78,7 +78,7 @@ def test_seeds_are_the_substrings_with_the_greatest_count_times_length() -> None
         assert seeds.counts.tolist() == [occurrences[text] for text in spelled]
 
 
-def test_expected_counts_are_those_of_all_ways_of_cutting() -> None:
+def test_expected_counts_are_those_of_all_segmentations() -> None:
     cells, _, spelled, _, lattices = pieces_and_lattices(COUNTS)
     draw = np.random.default_rng(3)
     probabilities = dict(zip(spelled, draw.dirichlet(np.ones(len(spelled))).tolist(), strict=True))
@@ -138,8 +138,8 @@ def test_fewer_pieces_where_there_are_no_more() -> None:
     assert {piece for piece, _ in pieces} == {"a", "b", "c", "ab", "cab"}
 
 
-def test_counts_decide() -> None:
-    """What is frequent as a whole is one piece, what is not is spelled by its parts."""
+def test_frequent_words_become_pieces() -> None:
+    """A frequent word becomes one piece; a rare one is segmented into parts."""
     rare = {f"▁{left}{right}": 1 for left in ("wind", "rain", "snow", "sun") for right in ("fall", "storm", "y")}
     spelled = {piece for piece, _ in train_unigram({**rare, "▁hammer": 1000}, vocab_size=40)}
     assert "▁hammer" in spelled

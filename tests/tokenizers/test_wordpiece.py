@@ -1,4 +1,4 @@
-"""BERT's WordPiece: Google's own test vectors, reading what others wrote, and what learning promises."""
+"""BERT's WordPiece: Google's own test vectors, folders of other libraries, training."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_vocabulary_file_alone_is_enough(tmp_path: Path) -> None:
     assert load(tmp_path, lowercase=False).encode("서울 E").ids.tolist() == [5, 1]
 
 
-def test_broken_vocabulary_files_say_what_is_wrong(tmp_path: Path) -> None:
+def test_errors_of_broken_vocabulary_files_say_what_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join([*SPECIALS, "a", "b", "a"]))
     with pytest.raises(DataError, match=r"vocab\.txt: line 8 repeats 'a' of line 6"):
@@ -118,7 +118,7 @@ def test_old_folders_have_no_definition(tmp_path: Path, stated: dict[str, bool],
     assert (tokenizer.max_length, tokenizer.mask_id) == (64, 6)
 
 
-def test_silent_settings_are_those_of_the_class_as_in_transformers(tmp_path: Path) -> None:
+def test_missing_settings_are_those_of_the_class_as_in_transformers(tmp_path: Path) -> None:
     learn(TEXT, lowercase=False).save(tmp_path)
     path = tmp_path / "tokenizer_config.json"
     settings = json.loads(path.read_text())
@@ -182,7 +182,7 @@ def test_vocabularies_are_those_of_the_tokenizers_library(lowercase: bool) -> No
     assert len(theirs) == 1000
 
 
-def test_accents_go_with_case_unless_there_is_hangul() -> None:
+def test_lower_casing_strips_accents_unless_there_is_hangul() -> None:
     assert learn(TEXT).rules()["strip_accents"] is True
     assert learn(TEXT, lowercase=False).rules()["strip_accents"] is False
     assert learn(TEXT, strip_accents=False).rules()["strip_accents"] is False
@@ -192,7 +192,7 @@ def test_accents_go_with_case_unless_there_is_hangul() -> None:
         Config(strip_accents=True).train({"서울은": 5, "seoul": 5}, vocab_size=160)
 
 
-def test_hangul_stays_whole() -> None:
+def test_hangul_is_not_decomposed() -> None:
     tokenizer = learn(KOREAN)
     assert "서울" in "".join(pieces(tokenizer, "서울은"))
     assert tokenizer.decode(tokenizer.encode("서울은 수도이다").ids) == "서울은 수도이다"
@@ -207,7 +207,7 @@ def test_a_little_hangul_among_stripped_text_is_unknown() -> None:
     assert tokenizer.unknown_id not in tokenizer.encode("naive NAÏVE").ids
 
 
-def test_the_alphabet_covers_what_was_asked_for() -> None:
+def test_the_alphabet_has_the_requested_coverage() -> None:
     counts = {"ααβ": 900, "γγδ": 99, "ε": 1}
     for coverage, expected in ((1.0, "αβγδε"), (0.9996, "αβγδ"), (0.95, "αβγ"), (0.5, "α")):
         kept = Config(coverage=coverage).train(dict(counts), vocab_size=160).tokens()

@@ -162,7 +162,7 @@ def test_texts_that_spell_a_mark_do_not_become_one() -> None:
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_the_promises_of_a_tokenizer_hold_for_every_setting(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_the_contract_of_tokenizers_holds_for_every_setting(settings: dict[str, Any], tmp_path: Path) -> None:
     tokenizer = learn(**settings)
     tokenizer.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [

@@ -108,8 +108,8 @@ def resume_run(world: World, shard: bool, run: Path, **options: Any) -> dict[str
 def interrupted(world: World, folder: Path) -> dict[str, Any]:
     """Runs saved after five steps with and without FSDP, resumed with and without it."""
     results = {
-        "straight": finish_run(toy(world, True, dropout=0.3)),
-        "straight_whole": finish_run(toy(world, False, dropout=0.3)),
+        "uninterrupted": finish_run(toy(world, True, dropout=0.3)),
+        "uninterrupted_whole": finish_run(toy(world, False, dropout=0.3)),
     }
     for shard, name in ((True, "split"), (False, "whole")):
         rank_trainer = toy(world, shard, dropout=0.3)

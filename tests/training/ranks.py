@@ -43,7 +43,7 @@ def shared_feed(world: World) -> Any:
     return feed(micro_batch_size=2, rank=world.rank, ranks=world.size)
 
 
-def straight(world: World, **kwargs: Any) -> dict[str, Any]:
+def uninterrupted(world: World, **kwargs: Any) -> dict[str, Any]:
     """Two micro-batches on each of two ranks, or four on one."""
     return finish_run(trainer(feed=shared_feed(world), world=world, **kwargs))
 
@@ -130,9 +130,9 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     with join_process_group("cpu") as world:
         results = {
-            "straight": straight(world),
-            "dropout": straight(world, dropout=0.3),
-            "unfreeze": straight(world, plan=UNFREEZE),
+            "uninterrupted": uninterrupted(world),
+            "dropout": uninterrupted(world, dropout=0.3),
+            "unfreeze": uninterrupted(world, plan=UNFREEZE),
             "real": real_model(world),
             "stop": stop_signal_on_one_rank(world, folder / "run"),
             "resumed": resume_run(world, folder / "run"),

@@ -57,8 +57,8 @@ def bert_run(kind: str) -> Trainer:
 
 @pytest.mark.parametrize("kind", config.kinds(optimizers.FOLDER))
 def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path, kind: str) -> None:
-    straight = bert_run(kind)
-    losses = [step.loss.hex() for step in straight]
+    uninterrupted = bert_run(kind)
+    losses = [step.loss.hex() for step in uninterrupted]
     begun, first_losses = bert_run(kind), []
     with Checkpoints(tmp_path) as checkpoints:
         for step in begun:
@@ -71,27 +71,27 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path, kind: str) -> Non
         if at:
             damage(tmp_path / "checkpoints" / at / "weights.safetensors")
         torch.manual_seed(99)
-        heir = bert_run(kind)
+        continued = bert_run(kind)
         with Checkpoints(tmp_path) as checkpoints:
             resumed = checkpoints.resume()
-            assert heir.load(resumed.state) == ()
-        assert heir.steps_done == number
-        assert [*first_losses[:number], *(step.loss.hex() for step in heir)] == losses
-        assert same(heir.module.state_dict(), straight.module.state_dict())
-        assert same(heir.optimizer.state(), straight.optimizer.state())
-        assert heir.state().progress["tokens"] == straight.state().progress["tokens"]
+            assert continued.load(resumed.state) == ()
+        assert continued.steps_done == number
+        assert [*first_losses[:number], *(step.loss.hex() for step in continued)] == losses
+        assert same(continued.module.state_dict(), uninterrupted.module.state_dict())
+        assert same(continued.optimizer.state(), uninterrupted.optimizer.state())
+        assert continued.state().progress["tokens"] == uninterrupted.state().progress["tokens"]
 
 
 def test_without_the_optimizer_state_a_resumed_run_differs() -> None:
     """The test above can fail: a checkpoint without moments gives different losses."""
-    straight, begun = bert_run("adamw"), bert_run("adamw")
-    losses = [step.loss.hex() for step in straight]
+    uninterrupted, begun = bert_run("adamw"), bert_run("adamw")
+    losses = [step.loss.hex() for step in uninterrupted]
     for step in begun:
         if step.number == 5:
             break
-    heir, kept = bert_run("adamw"), begun.state()
-    heir.load(TrainingState(kept.weights, {}, kept.progress, kept.environment))
-    assert [step.loss.hex() for step in heir] != losses[5:]
+    continued, kept = bert_run("adamw"), begun.state()
+    continued.load(TrainingState(kept.weights, {}, kept.progress, kept.environment))
+    assert [step.loss.hex() for step in continued] != losses[5:]
 
 
 def test_environment_differences_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

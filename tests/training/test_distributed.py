@@ -75,12 +75,12 @@ def equal(results: dict[str, Any], expected: dict[str, Any], tolerance: float = 
         assert difference.max() < tolerance, name
 
 
-@pytest.mark.parametrize("case", ["straight", "unfreeze", "real"])
+@pytest.mark.parametrize("case", ["uninterrupted", "unfreeze", "real"])
 def test_two_ranks_equal_one(ranks_results: Any, case: str) -> None:
     _, first, second = ranks_results
     alone = {
-        "straight": lambda: ranks.straight(World()),
-        "unfreeze": lambda: ranks.straight(World(), plan=ranks.UNFREEZE),
+        "uninterrupted": lambda: ranks.uninterrupted(World()),
+        "unfreeze": lambda: ranks.uninterrupted(World(), plan=ranks.UNFREEZE),
         "real": lambda: ranks.real_model(World()),
     }[case]()
     assert first[case] == second[case], "and equal to each other bit for bit"
@@ -89,13 +89,13 @@ def test_two_ranks_equal_one(ranks_results: Any, case: str) -> None:
 
 def test_the_ranks_reduce_the_loss(ranks_results: Any) -> None:
     start = trainer().module.state_dict()["table.weight"].flatten().tolist()
-    assert np.abs(np.subtract(start, ranks_results[1]["straight"]["weights"]["table.weight"])).max() > 0.1
+    assert np.abs(np.subtract(start, ranks_results[1]["uninterrupted"]["weights"]["table.weight"])).max() > 0.1
 
 
 def test_dropout_differs_between_ranks(ranks_results: Any) -> None:
     _, first, second = ranks_results
     assert first["dropout"] == second["dropout"]
-    assert first["dropout"]["steps"] != first["straight"]["steps"]
+    assert first["dropout"]["steps"] != first["uninterrupted"]["steps"]
 
 
 def test_ranks_stop_after_the_same_step(ranks_results: Any) -> None:
@@ -119,11 +119,11 @@ def test_ranks_resume_from_the_state_of_rank_0(ranks_results: Any) -> None:
 
 def test_a_checkpoint_of_two_ranks_resumes_on_one(ranks_results: Any) -> None:
     folder, first, _ = ranks_results
-    heir = trainer()
-    notes = heir.load(Checkpoints(folder / "run").resume().state)
+    continued = trainer()
+    notes = continued.load(Checkpoints(folder / "run").resume().state)
     assert "ranks was 2, now 1" in notes
-    assert heir.steps_done == first["stop"]["done"]
-    assert not next(heir).skipped
+    assert continued.steps_done == first["stop"]["done"]
+    assert not next(continued).skipped
 
 
 def test_a_non_finite_value_on_one_rank_is_skipped_by_all(ranks_results: Any) -> None:

@@ -60,7 +60,7 @@ def agent(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Agent:
         return ["pretrain", "bert/tiny", "-d", str(shards), "-o", str(folder / name), *SMALL, *SHORT, *changes]
 
     jobs = [
-        {"name": "straight", "words": words("straight")},
+        {"name": "uninterrupted", "words": words("uninterrupted")},
         {"name": "killed", "words": words("killed"), "restarts": 1, "fault": "killed", "step": 6},
         {"name": "late", "words": words("late"), "restarts": 1, "fault": "killed", "step": 6, "late": True},
         {"name": "stopped", "words": words("stopped"), "restarts": 1, "fault": "stopped", "step": 5},
@@ -77,13 +77,13 @@ def agent(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Agent:
 
 def test_after_a_restart_of_a_killed_rank_nothing_is_lost(agent: Agent) -> None:
     """Rank 1 is killed after step 6; both resume from step 4 and end with the bits of an undisturbed run."""
-    straight, killed = agent.folder / "straight", agent.folder / "killed"
-    assert agent.results["straight"]["failed"] == agent.results["killed"]["failed"] == {}
-    assert starts(straight) == [0]
+    uninterrupted, killed = agent.folder / "uninterrupted", agent.folder / "killed"
+    assert agent.results["uninterrupted"]["failed"] == agent.results["killed"]["failed"] == {}
+    assert starts(uninterrupted) == [0]
     assert starts(killed) == [0, 4]
     assert len(losses(killed)) == 12
-    assert losses(killed) == losses(straight)
-    models = [(folder / "last" / "model.safetensors").read_bytes() for folder in (straight, killed)]
+    assert losses(killed) == losses(uninterrupted)
+    models = [(folder / "last" / "model.safetensors").read_bytes() for folder in (uninterrupted, killed)]
     assert models[0] == models[1]
     assert agent.output_lines("killed", 0, 0) == [], "a rank that lost its peer is ended before it reports an error"
 
@@ -93,11 +93,11 @@ def test_a_rank_ended_before_it_notices_a_death_is_silent(agent: Agent) -> None:
     late = agent.folder / "late"
     assert agent.results["late"]["failed"] == {}
     assert starts(late) == [0, 4]
-    assert losses(late) == losses(agent.folder / "straight")
+    assert losses(late) == losses(agent.folder / "uninterrupted")
     assert agent.output_lines("late", 0, 0) == []
 
 
-@pytest.mark.parametrize("when", ["on its way out", "at the end of its way", "while it waits"])
+@pytest.mark.parametrize("when", ["in a finally block", "while its message is formatted", "while it waits"])
 @pytest.mark.parametrize(("rank", "kind"), [("0", PeerLostError), ("1", PeerLostError), ("1", DataError)])
 def test_a_rank_ended_while_its_error_propagates_is_silent(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str, kind: type[Exception], when: str
@@ -110,14 +110,14 @@ def test_a_rank_ended_while_its_error_propagates_is_silent(
 
     class Failure(kind):  # type: ignore[misc, valid-type]
         def __str__(self) -> str:
-            send_signal("at the end of its way")
-            return "this rank cannot go on"
+            send_signal("while its message is formatted")
+            return "this rank cannot continue"
 
     def fail(**given: object) -> None:
         try:
-            raise Failure("this rank cannot go on")
+            raise Failure("this rank cannot continue")
         finally:
-            send_signal("on its way out")
+            send_signal("in a finally block")
 
     def wait(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
         send_signal("while it waits")
@@ -141,7 +141,7 @@ def test_a_rank_that_is_not_ended_reports_its_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(**given: object) -> None:
-        raise PeerLostError("another rank has gone")
+        raise PeerLostError("another rank has ended")
 
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(cli, "command", lambda *_: fail)
@@ -149,22 +149,22 @@ def test_a_rank_that_is_not_ended_reports_its_error(
     monkeypatch.setattr(cli, "LOST_SECONDS", 0.1)
     with pytest.raises(SystemExit):
         cli.main()
-    assert capsys.readouterr().err == "bertsmith: rank 1: another rank has gone\n"
+    assert capsys.readouterr().err == "bertsmith: rank 1: another rank has ended\n"
 
 
 def test_only_rank_0_prints_the_result(agent: Agent) -> None:
-    assert len(agent.output_lines("straight", 0, 0, "out")) == 1
-    assert agent.output_lines("straight", 0, 1, "out") == []
+    assert len(agent.output_lines("uninterrupted", 0, 0, "out")) == 1
+    assert agent.output_lines("uninterrupted", 0, 1, "out") == []
 
 
 def test_a_run_with_fsdp_equals_one_without(agent: Agent) -> None:
     """`compute.fsdp`, from the command to the model folder."""
-    straight, split = agent.folder / "straight", agent.folder / "split"
+    uninterrupted, split = agent.folder / "uninterrupted", agent.folder / "split"
     assert agent.results["split"]["failed"] == {}
-    sharded, expected = ([float.fromhex(loss) for loss in losses(folder)] for folder in (split, straight))
+    sharded, expected = ([float.fromhex(loss) for loss in losses(folder)] for folder in (split, uninterrupted))
     assert sharded == pytest.approx(expected, rel=1e-6)
-    assert losses(split) != losses(straight), "the norm is added in another order: else nothing was split"
-    actual, expected = (load_file(folder / "last" / "model.safetensors") for folder in (split, straight))
+    assert losses(split) != losses(uninterrupted), "the norm is summed in another order: otherwise nothing was split"
+    actual, expected = (load_file(folder / "last" / "model.safetensors") for folder in (split, uninterrupted))
     assert actual.keys() == expected.keys()
     for name, tensor in actual.items():
         assert float((tensor - expected[name]).abs().max()) < (1e-2 if name.endswith("key.bias") else 1e-4), name
@@ -176,7 +176,7 @@ def test_stopped_ranks_save_and_count_as_failed(agent: Agent) -> None:
     assert "stopped after step 6, which is saved" in line
     assert agent.output_lines("stopped", 0, 1) == []
     assert starts(agent.folder / "stopped") == [0, 6]
-    assert losses(agent.folder / "stopped") == losses(agent.folder / "straight")
+    assert losses(agent.folder / "stopped") == losses(agent.folder / "uninterrupted")
 
 
 def test_a_rank_that_fails_alone_reports_it_alone(agent: Agent) -> None:
@@ -237,8 +237,8 @@ def rank_of(agent: subprocess.Popen[str], rank: int) -> int:
 def test_torchrun_restarts_after_a_killed_rank(
     torchrun: Callable[[Path], subprocess.Popen[str]], tmp_path: Path, rank: int
 ) -> None:
-    straight = torchrun(tmp_path / "straight")
-    assert straight.wait(timeout=300) == 0
+    uninterrupted = torchrun(tmp_path / "uninterrupted")
+    assert uninterrupted.wait(timeout=300) == 0
     struck = torchrun(tmp_path / "struck")
     wait_for_step(tmp_path / "struck", 50)
     os.kill(rank_of(struck, rank), signal.SIGKILL)
@@ -246,7 +246,7 @@ def test_torchrun_restarts_after_a_killed_rank(
     first, second = starts(tmp_path / "struck")
     assert first == 0
     assert 40 <= second < 400
-    assert losses(tmp_path / "struck") == losses(tmp_path / "straight")
+    assert losses(tmp_path / "struck") == losses(tmp_path / "uninterrupted")
 
 
 @pytest.mark.slow

@@ -61,11 +61,11 @@ def test_initial_weights_are_those_of_rank_0(ranks_results: Any) -> None:
 
 def test_a_resumed_run_with_fsdp_is_bit_identical(ranks_results: Any) -> None:
     _, first, second = ranks_results
-    results, straight = first["interrupted"]["split_split"], first["interrupted"]["straight"]
+    results, uninterrupted = first["interrupted"]["split_split"], first["interrupted"]["uninterrupted"]
     assert results["begun"] == 5
     assert results["notes"] == []
-    assert results["steps"] == straight["steps"][5:], "losses equal as hex floats"
-    assert results["weights"] == straight["weights"]
+    assert results["steps"] == uninterrupted["steps"][5:], "losses equal as hex floats"
+    assert results["weights"] == uninterrupted["weights"]
     assert second["interrupted"]["split_split"]["steps"] == results["steps"]
 
 
@@ -75,9 +75,9 @@ def test_a_resumed_run_with_fsdp_is_bit_identical(ranks_results: Any) -> None:
 )
 def test_a_run_resumes_with_and_without_fsdp(ranks_results: Any, case: str, note: str) -> None:
     _, first, _ = ranks_results
-    straight = first["interrupted"]["straight_whole"]
+    uninterrupted = first["interrupted"]["uninterrupted_whole"]
     assert first["interrupted"][case]["notes"] == [note]
-    equal(first["interrupted"][case], {**straight, "steps": straight["steps"][5:]}, tolerance=3e-6)
+    equal(first["interrupted"][case], {**uninterrupted, "steps": uninterrupted["steps"][5:]}, tolerance=3e-6)
 
 
 def test_a_checkpoint_of_two_ranks_resumes_on_one(ranks_results: Any) -> None:
@@ -88,11 +88,11 @@ def test_a_checkpoint_of_two_ranks_resumes_on_one(ranks_results: Any) -> None:
     for name, tensor in states[0].weights.items():
         assert tensor.shape == states[1].weights[name].shape
         assert float((tensor - states[1].weights[name]).abs().max()) < 1e-6, name
-    heir = fsdp_ranks.toy(World(), True)
-    notes = {note for note in heir.load(states[0]) if not note.startswith("threads")}
+    continued = fsdp_ranks.toy(World(), True)
+    notes = {note for note in continued.load(states[0]) if not note.startswith("threads")}
     assert notes == {"ranks was 2, now 1", "sharded was True, now False"}
-    assert heir.steps_done == 5
-    assert not next(heir).skipped
+    assert continued.steps_done == 5
+    assert not next(continued).skipped
 
 
 def test_each_of_two_ranks_holds_half_of_the_weights(ranks_results: Any) -> None:

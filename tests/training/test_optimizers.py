@@ -284,14 +284,14 @@ class TestEveryOptimizer:
             gradients(weights, seed=step)
             made.step(rates, divisor=ONE, skip=ZERO)
         twin.load_state_dict(model.state_dict())
-        heir = build(kind, remaining)
-        heir.load(snapshot(made.state()))
+        continued = build(kind, remaining)
+        continued.load(snapshot(made.state()))
         for step in range(3, 6):
-            for group, each in ((weights, made), (remaining, heir)):
+            for group, each in ((weights, made), (remaining, continued)):
                 gradients(group, seed=step)
                 each.step([0.1] * 5, divisor=ONE, skip=ZERO)
         assert same(twin.state_dict(), model.state_dict())
-        assert same(heir.state(), made.state())
+        assert same(continued.state(), made.state())
 
     def test_a_loaded_state_is_a_copy(self, kind: str) -> None:
         weights = Tower().weights()

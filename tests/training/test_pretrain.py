@@ -114,8 +114,8 @@ def test_a_stopped_and_resumed_run_is_bit_identical(uninterrupted: Path, shards:
     command = [sys.executable, str(tmp_path / "program.py"), "pretrain", str(uninterrupted / "recipe.json")]
     command += ["--data", str(shards), "--device", "cpu", "-q", "-o"]
     threads = os.environ | {"OMP_NUM_THREADS": "2"}
-    straight, folder = tmp_path / "straight", tmp_path / "run"
-    subprocess.run([*command, str(straight)], check=True, env=threads)  # like the others in a subprocess
+    reference, folder = tmp_path / "reference", tmp_path / "run"
+    subprocess.run([*command, str(reference)], check=True, env=threads)  # like the others in a subprocess
     events = folder / "events.jsonl"
     for kill, after in ((signal.SIGTERM, 5), (signal.SIGKILL, 10)):
         process = subprocess.Popen([*command, str(folder)], stderr=subprocess.PIPE, text=True, env=threads)
@@ -130,9 +130,9 @@ def test_a_stopped_and_resumed_run_is_bit_identical(uninterrupted: Path, shards:
         if kill == signal.SIGTERM:
             assert "the same command resumes from there" in message
     subprocess.run([*command, str(folder)], check=True, env=threads)
-    assert losses(folder) == losses(straight)
+    assert losses(folder) == losses(reference)
     for name in ("model.safetensors", "config.json", "vocab.txt"):
-        assert (folder / "last" / name).read_bytes() == (straight / "last" / name).read_bytes()
+        assert (folder / "last" / name).read_bytes() == (reference / "last" / name).read_bytes()
 
 
 def test_ranks_with_sharded_weights_evaluate_equally_many_batches(shards: Path) -> None:
@@ -248,8 +248,8 @@ def test_settings_without_effect_on_the_result_may_change_on_resume(shards: Path
         "micro_batch_size was 8 and is now 4"
     ]
     assert config.read_file(Recipe, tmp_path / "run" / "recipe.json").micro_batch_size == 4
-    pretrain(half, shards, tmp_path / "straight", device="cpu", quiet=True)
-    folders = [curve(tmp_path / name) for name in ("run", "straight")]
+    pretrain(half, shards, tmp_path / "reference", device="cpu", quiet=True)
+    folders = [curve(tmp_path / name) for name in ("run", "reference")]
     assert folders[0] == pytest.approx(folders[1], rel=1e-5)
     assert folders[0][:4] == folders[1][:4]
 

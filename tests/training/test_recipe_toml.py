@@ -164,7 +164,7 @@ class Derived(Sample):
     second: str = ""  # another
 
 
-def test_comments_behind_and_above_settings_are_read() -> None:
+def test_comments_after_and_above_settings_are_read() -> None:
     assert comments(Sample) == {"first": "behind", "second": "", "third": "above, in two lines within"}
     assert comments(Derived) == comments(Sample) | {"second": "another"}
 

@@ -95,13 +95,13 @@ def test_micro_batches_and_evaluation_change_nothing(tmp_path: Path, shard_set: 
 def test_a_stopped_and_resumed_run_is_bit_identical(shards: Path, tmp_path: Path) -> None:
     """With dropout, penalties and random lengths, over the end of an epoch, evaluated in one of the runs only."""
     changes = ["encoder.dropout_scale=1", "packing.mean_length=12", "steps=24", "batch_size=32"]
-    made, straight = recipe(*changes), tmp_path / "straight"
-    pretrain(recipe(*changes, "eval_every=0"), shards, straight, device="cpu", quiet=True)
+    made, uninterrupted = recipe(*changes), tmp_path / "uninterrupted"
+    pretrain(recipe(*changes, "eval_every=0"), shards, uninterrupted, device="cpu", quiet=True)
     for steps in (5, 13):
         stop_after(steps, lambda: pretrain(made, shards, tmp_path / "run", device="cpu", quiet=True))
     result = pretrain(made, shards, tmp_path / "run", device="cpu", quiet=True)
-    assert losses(tmp_path / "run") == losses(straight)
-    states = [sorted((tmp_path / run).rglob("recurrent_state.safetensors"))[-1] for run in ("run", "straight")]
+    assert losses(tmp_path / "run") == losses(uninterrupted)
+    states = [sorted((tmp_path / run).rglob("recurrent_state.safetensors"))[-1] for run in ("run", "uninterrupted")]
     assert states[0].read_bytes() == states[1].read_bytes()
     assert result["tokens"] > Shards.open(shards).tokens, "more than an epoch"
 
@@ -112,7 +112,7 @@ def test_a_killed_run_resumes_bit_identically(shards: Path, tmp_path: Path) -> N
     (tmp_path / "recipe.json").write_bytes(recipe("packing.mean_length=12", "steps=60", "save_every=7").to_json())
     command = [sys.executable, "-m", "bertsmith", "pretrain", str(tmp_path / "recipe.json"), "--data", str(shards)]
     command += ["--device", "cpu", "-q", "-o"]
-    subprocess.run([*command, str(tmp_path / "straight")], check=True)
+    subprocess.run([*command, str(tmp_path / "uninterrupted")], check=True)
     events = tmp_path / "run" / "events.jsonl"
     for after in (4, 19, 38):
         process = subprocess.Popen([*command, str(tmp_path / "run")])
@@ -122,8 +122,8 @@ def test_a_killed_run_resumes_bit_identically(shards: Path, tmp_path: Path) -> N
             time.sleep(0.01)
         assert process.returncode == -signal.SIGKILL
     subprocess.run([*command, str(tmp_path / "run")], check=True)
-    assert losses(tmp_path / "run") == losses(tmp_path / "straight")
-    states = [sorted((tmp_path / run).rglob("recurrent_state.safetensors"))[-1] for run in ("run", "straight")]
+    assert losses(tmp_path / "run") == losses(tmp_path / "uninterrupted")
+    states = [sorted((tmp_path / run).rglob("recurrent_state.safetensors"))[-1] for run in ("run", "uninterrupted")]
     assert states[0].read_bytes() == states[1].read_bytes()
 
 

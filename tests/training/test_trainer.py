@@ -385,11 +385,11 @@ def test_the_clock_ends_a_run_and_is_resumed() -> None:
     halfway = trainer(plan=TrainingPlan(steps=10**6, learning_rate=1.0, minutes=0.5), clock=clock)
     for _ in range(len(rates) // 2):
         next(halfway)
-    heir = trainer(plan=TrainingPlan(steps=10**6, learning_rate=1.0, minutes=0.5), clock=clock)
-    heir.load(halfway.state())
+    continued = trainer(plan=TrainingPlan(steps=10**6, learning_rate=1.0, minutes=0.5), clock=clock)
+    continued.load(halfway.state())
     now[0] += 10**6  # the time between two runs does not count
-    heir.load(halfway.state())
-    assert len(rates) // 2 - 3 <= len(list(heir)) <= len(rates) // 2 + 3
+    continued.load(halfway.state())
+    assert len(rates) // 2 - 3 <= len(list(continued)) <= len(rates) // 2 + 3
 
 
 @pytest.mark.parametrize("compiles", [False, True])

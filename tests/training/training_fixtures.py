@@ -36,7 +36,7 @@ class Toy(nn.Module):
         return [self.table, self.middle, self.heads]
 
     def enable_fp8(self, *, whole: bool = True) -> None:
-        raise AssertionError("nobody asks it to")
+        raise AssertionError("never called")
 
     def corrupt(self, batch: Batch) -> Batch:
         ids = batch.input_ids

@@ -75,7 +75,7 @@ def run_demo(output: Path, *, minutes: float = MINUTES, quiet: bool = False) -> 
     predictor = bertsmith.load(run / "best", device="cpu")
     for masked in MASKED:
         terminal.console.print(masked, style="bold")
-        terminal_predictions.fillings([predictor.fill_mask(masked, top_k=3)])
+        terminal_predictions.mask_predictions([predictor.fill_mask(masked, top_k=3)])
     files = f"--train {output}/task/train.jsonl --dev {output}/task/dev.jsonl -o {output}/task/run"
     tuning = f"bertsmith finetune {run}/best -t classification {files} {' '.join(FINETUNING)}"
     _step(6, "Fine-tuning: is this a sentence, or are its words shuffled?", tuning)

@@ -55,7 +55,7 @@ def fill_mask(
     options: dict[str, Any] = {"targets": target, "full_vocabulary": full_vocabulary}
     result = load(model, device=device, **opening).fill_mask(check_text(text), top_k=top_k, **options)
     masks = result if result and isinstance(result[0], list) else [result]
-    opt.print_result({"text": text, "fillings": masks}, as_json, lambda: terminal_predictions.fillings(masks))
+    opt.print_result({"text": text, "fillings": masks}, as_json, lambda: terminal_predictions.mask_predictions(masks))
 
 
 @app.command("next-sentence")

@@ -18,7 +18,7 @@ from bertsmith.nn.fp8 import LazyNorm
 from bertsmith.nn.transformer import Block
 
 Content = Literal["both", "attention", "feed_forward"]
-Owner = tuple[Content, str, int]  # of a block: its sub-layers; "group" or "layer", and the number of that
+Owner = tuple[Content, str, int]  # of a block: its sub-layers, "group" or "layer", and the index of the group or layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,9 @@ class Config(TransformerConfig):
     attention_dropout: float = 0.0  # on attention probabilities
     activation: str = "gelu_new"  # of the feed-forward: gelu, gelu_new, relu, silu or tanh
     pooler: bool = True  # one vector per text, which sentence_order reads
-    sharing: Literal["all", "attention", "feed_forward", "none"] = "all"  # what layers share, with its norms
+    sharing: Literal["all", "attention", "feed_forward", "none"] = (
+        "all"  # sub-layers that layers share, with their norms
+    )
     groups: int = 1  # of consecutive layers; layers share within a group
     inner_layers: int = 1  # consecutive blocks in a layer, each with weights of its own
 

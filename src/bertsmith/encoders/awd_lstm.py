@@ -100,7 +100,7 @@ class Config:
 
 
 class AWDLSTM(Encoder):
-    """Embeddings and LSTM layers. Rows that continue those of the batch before start from its state."""
+    """Embeddings and LSTM layers. Rows that continue those of the previous batch start from its state."""
 
     layer_config: LayerConfig
     segment_types, has_pooler, stateful, compiles, starts_texts = 0, False, True, False, False
@@ -204,7 +204,9 @@ class AWDLSTM(Encoder):
             widths = [width for width in self.layer_widths[1:] for _ in range(2)]
             return tuple(like.new_zeros(len(like), width) for width in widths)
         if not batch.dense:
-            raise BertsmithError("rows continue the state of the batch before only where each is one text, unpadded")
+            raise BertsmithError(
+                "rows continue the state of the previous batch only where each is one text without padding"
+            )
         continues_N1 = (batch.position_ids[:, :1] > 0).to(like.dtype)
         return tuple(each * continues_N1 for each in state)
 

@@ -30,9 +30,9 @@ class Config:
     """The published model of 93.6 million parameters by default (bilm: training.py)."""
 
     layers: int = 2  # LSTM layers
-    width: int = 512  # of one direction: of the projections and of the vectors of words; the encoder's is twice that
+    width: int = 512  # of the projections of one direction and of the word vectors; the encoder's width is twice that
     hidden: int = 4096  # cells of an LSTM layer in one direction
-    # of the character CNN: characters and number of each kind
+    # of the character CNN: pairs of a width in characters and a number of filters
     filters: tuple[tuple[int, int], ...] = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
     character_width: int = 16  # of the vector of a character
     max_characters: int = 50  # of a word: its bytes and two marks
@@ -61,8 +61,8 @@ class Config:
         for name in ("layers", "width", "hidden", "character_width", "max_positions"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
-        reaches = [reach for reach, _ in self.filters]
-        if not reaches or min(min(pair) for pair in self.filters) < 1 or max(reaches) > self.max_characters:
+        kernel_sizes = [size for size, _ in self.filters]
+        if not kernel_sizes or min(min(pair) for pair in self.filters) < 1 or max(kernel_sizes) > self.max_characters:
             limits = f"pairs of characters (at most max_characters={self.max_characters}) and a number of filters"
             raise ConfigError(f"filters={list(map(list, self.filters))} must be {limits}")
         if min(self.highway, self.cell_clip, self.projection_clip) < 0 or not 0 <= self.dropout < 1:
@@ -77,12 +77,12 @@ class Config:
 
 
 class ELMo(Encoder):
-    """Layer 0 is the vectors of words twice, layer l the outputs of both directions side by side."""
+    """Layer 0 is the word vectors twice; layer l is the concatenated outputs of both directions."""
 
     segment_types, has_pooler, stateful, compiles, starts_texts = 0, False, True, False, False
     direction: Direction = "forward_and_backward"
     reads = frozenset({"characters"})
-    vocabulary: Tensor | None  # [V, C] int16 characters of the tokens of the vocabulary, where only ids are known
+    vocabulary: Tensor | None  # [V, C] int16 characters of each token, for batches that have ids only
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class ELMo(Encoder):
         return_layers: bool = False,
         return_attentions: bool = False,
     ) -> Encoding:
-        """See `Encoder.forward`. The state of a row is that after the token that each direction reads last."""
+        """See `Encoder.forward`. The state of a row is that of each direction after the token that it reads last."""
         self.check(batch)
         selection = select_tokens(batch, indices, pool=False)
         texts = None if batch.dense else TextTokens.of(batch)
@@ -156,7 +156,7 @@ class ELMo(Encoder):
 
     def _word_vectors(self, batch: Batch) -> Tensor:
         """[T, P]; each distinct word of the batch is computed once."""
-        limits = {"most": self.config.max_characters, "reach": self.words.padding}
+        limits = {"max_characters": self.config.max_characters, "padding": self.words.padding}
         words_NC, index_T = distinct_words(batch, **limits, vocabulary=self.vocabulary)
         return F.embedding(index_T, self.words(words_NC))  # its backward sums in float32, in a fixed order
 
@@ -165,7 +165,7 @@ class ELMo(Encoder):
         if state is None:
             return None
         if len(batch.cls_positions) != len(batch.input_ids):
-            raise BertsmithError("rows continue the state of the batch before only where each is one text")
+            raise BertsmithError("rows continue the state of the previous batch only where each is one text")
         continues_N11 = (batch.position_ids[:, :1, None] > 0).to(state[0].dtype)
         parts = [(each * continues_N11).transpose(0, 1) for each in state]
         return list(zip(parts[::2], parts[1::2], strict=True))
@@ -194,7 +194,7 @@ def _twice(word_TP: Tensor) -> Tensor:
 
 
 def _reversal(x_NMP: Tensor, texts: TextTokens | None) -> Tensor:
-    """[M, N, 1] which token the backward direction reads at each step; padding stays behind the text."""
+    """[M, N, 1] which token the backward direction reads at each step; padding stays after the text."""
     n, m = x_NMP.shape[:2]
     index_M1 = torch.arange(m, device=x_NMP.device)[:, None]
     lengths_N = index_M1.new_full((n,), m) if texts is None else texts.lengths()

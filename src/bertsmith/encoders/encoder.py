@@ -29,7 +29,7 @@ class Encoder(nn.Module):
     direction: Direction = "both"
     rope_theta: float | None = None  # the base of its rotary position embeddings, where it has them
     has_decoder: ClassVar[bool] = False  # an encoder–decoder: it also encodes `Batch.target`, see `EncoderDecoder`
-    stateful: ClassVar[bool] = False  # continues from the state that the previous batch has left
+    stateful: ClassVar[bool] = False  # continues from the state after the previous batch
     compiles: bool = True  # by torch.compile, as one graph; false: it is neither compiled nor captured
     starts_texts: ClassVar[bool] = True  # pre-training texts begin with the start token of the tokenizer
     reads: frozenset[Input] = frozenset({"ids"})
@@ -52,11 +52,10 @@ class Encoder(nn.Module):
     ) -> Encoding:
         """The encoding of a batch.
 
-        `state`: `Encoding.state` of the previous batch, for stateful encoders, which start anew in rows whose first
-        position is 0; without it in all rows. A `KVCache` in generation. `indices`: by
-        objective, flat token indices [R]; where given, the last layer is computed only there. `pool`: also one vector
-        per text, where the encoder has a pooler. `return_layers`, `return_attentions`: also the outputs of all layers
-        and their attention probabilities.
+        `state`: for stateful encoders, `Encoding.state` of the previous batch; without it, and in rows whose first
+        position is 0, the state is new. In generation, a `KVCache`. `indices`: by objective, flat token indices [R];
+        where given, the last layer is computed only there. `pool`: also one vector per text, where the encoder has a
+        pooler. `return_layers`, `return_attentions`: also the outputs of all layers and their attention probabilities.
         """
         raise NotImplementedError
 

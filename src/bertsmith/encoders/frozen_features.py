@@ -206,7 +206,7 @@ class FrozenFeatures(nn.Module):
         return chosen if isinstance(chosen, int) else layers
 
     def new_mixes(self) -> FeatureMixes:
-        """What makes one vector per token of the layers; each place that reads the features has its own."""
+        """Reduces the layers to one vector per token; every layer that reads the features has its own."""
         return FeatureMixes(self)
 
     def forward(self, batch: Batch) -> list[list[Tensor]]:
@@ -248,6 +248,6 @@ class FeatureMixes(nn.Module):
         return self.config.mix_l2 * torch.stack(values).sum()
 
 
-def named(features: FrozenFeatures) -> Mapping[str, FrozenEncoder]:
-    """The frozen encoders by the names of the folders of their tokenizers."""
+def encoders_by_name(features: FrozenFeatures) -> Mapping[str, FrozenEncoder]:
+    """The frozen encoders by the names of the folders of their tokenizers; see `Encoder.frozen_encoders`."""
     return {f"features-{number}": one for number, one in enumerate(features.frozen_encoders())}

@@ -1,6 +1,6 @@
 """TagLM: recurrent layers over words, their characters and features of frozen language models (Peters et al. 2017).
 
-With features at the input and at the output, it is the way ELMo is used in tasks (Peters et al. 2018, §3.3); without
+With features at the input and at the output, this is how tasks use ELMo (Peters et al. 2018, §3.3); without
 recurrent layers its vectors are [word vector; context vector] (CoVe: McCann et al. 2017, §4).
 N texts, M tokens of the longest, T flat tokens, C characters, D width.
 """
@@ -17,7 +17,14 @@ from torch import Tensor, nn
 from bertsmith.config import Registry
 from bertsmith.encoders import word_vectors
 from bertsmith.encoders.encoder import FOLDER, Encoder, select_tokens
-from bertsmith.encoders.frozen_features import FeatureConfig, FeatureMixes, FrozenEncoder, FrozenFeatures, freeze, named
+from bertsmith.encoders.frozen_features import (
+    FeatureConfig,
+    FeatureMixes,
+    FrozenEncoder,
+    FrozenFeatures,
+    encoders_by_name,
+    freeze,
+)
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.pooling import TextTokens
@@ -91,7 +98,7 @@ class Config(FeatureConfig):
 
 
 class TagLM(Encoder):
-    """Word vectors, characters, and bidirectional recurrent layers with frozen features beside them."""
+    """Word vectors, characters, and bidirectional recurrent layers, with frozen features concatenated to them."""
 
     segment_types, has_pooler, compiles, starts_texts = 0, False, False, False
     reads = frozenset({"ids", "characters"})
@@ -136,7 +143,7 @@ class TagLM(Encoder):
         return_layers: bool = False,
         return_attentions: bool = False,
     ) -> Encoding:
-        """See `Encoder.forward`. Layers have the features beside them where these are concatenated."""
+        """See `Encoder.forward`. The output of a layer at which features are concatenated includes them."""
         self.check(batch)
         selection = select_tokens(batch, None if return_layers else indices, pool=False)
         texts, size = TextTokens.of(batch), batch.input_ids.numel()
@@ -177,7 +184,7 @@ class TagLM(Encoder):
         self.spellings = self.words.spellings
 
     def frozen_encoders(self) -> Mapping[str, FrozenEncoder]:
-        return named(self.features)
+        return encoders_by_name(self.features)
 
     def penalty(self) -> Tensor | None:
         penalties = [mix.penalty() for mix in self.mixes.values() if isinstance(mix, FeatureMixes)]

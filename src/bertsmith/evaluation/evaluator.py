@@ -131,7 +131,7 @@ def chunk_of(task: Task, examples: Sequence[Example], outputs: Sequence[Any], fe
     """The predictions from the outputs for some examples; lengths and truncation are those of the features."""
     predictions = task.predictions(examples, outputs)
     lengths = _token_counts(features, len(examples))
-    if task.length_unit != "tokens":  # a row may have several sentences, and a sentence several rows
+    if task.length_unit != "tokens":  # a row may contain several sentences, and a sentence may span several rows
         lengths = [len(prediction.value) for prediction in predictions]
     truncated = truncated_examples(features)
     flags = [index in truncated for index in range(len(examples))]

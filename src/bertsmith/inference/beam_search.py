@@ -3,7 +3,8 @@
 A text has K alive hypotheses and the K best finished ones. Each step extends the alive ones by their 2K most likely
 continuations: those that end may enter the finished set, the best K others stay alive. A text is done when no alive
 hypothesis can still beat its finished ones: from then on it does not change, and it leaves the batch when the host next
-looks. All tensors of a step have constant shapes and stay on the device, so that a GPU replays it as a CUDA graph.
+reads the state. All tensors of a step have constant shapes and stay on the device, so that a GPU can replay it as a
+CUDA graph.
 N texts, M = N * K hypotheses, C = 2K continuations, L the maximum length, V tokens.
 """
 
@@ -166,7 +167,7 @@ class _Search:
         current.wait_stream(stream)
 
     def _remove_done(self, done: Sequence[bool]) -> None:
-        """Keeps results, and makes the batch smaller; with a graph, which must be captured again, only by much."""
+        """Keeps the results of finished texts and removes these from the batch; with a graph, only if they are many."""
         left = [index for index, finished in enumerate(done) if not finished]
         if len(left) == len(done) or (self._graph is not None and MIN_REDUCTION * len(left) > len(done)):
             return
@@ -215,7 +216,7 @@ class _Beams:
         self.finished_scores_NK = self.finished_logprobs_NK.clone()
 
     def select(self, kept_N: Tensor) -> None:
-        """Leaves out the other texts."""
+        """Keeps only these texts."""
         self.ids_M = self.ids_M.view(-1, self.settings.beam_size)[kept_N].flatten()
         for name in self.BY_TEXT:
             setattr(self, name, getattr(self, name)[kept_N])
@@ -234,7 +235,7 @@ class _Beams:
         self._update("logprobs_NK", logprobs_NK)
         self._update("tokens_NKL", tokens_NCL.gather(1, _repeated(chosen_NK, tokens_NCL)))
         self._update("lengths_N", self.step.expand(count))
-        # log probabilities only fall, so the best that an alive hypothesis can reach is this one at the longest length
+        # log probabilities never rise, so the upper bound of a score is the current one at the maximum length
         bound_N = self.logprobs_NK.amax(1) / length_penalty(self.limits_N, self.settings.length_penalty)
         beaten_N = self.finished_scores_NK[:, self.settings.n_best - 1] >= bound_N
         self.done_N.logical_or_(beaten_N | (self.limits_N <= self.step))
@@ -303,7 +304,7 @@ def _repeated(index_NC: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _top(values_NC: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest `count` values and their indices, filled up with -inf where there are fewer."""
+    """The largest `count` values and their indices, padded with -inf where there are fewer."""
     top_NK, index_NK = values_NC.topk(min(count, values_NC.shape[1]))
     missing = count - top_NK.shape[1]
     if not missing:

@@ -146,13 +146,13 @@ def _pool(encoder: Encoder, batch: Batch, *, pooling: Pooling, layers: Sequence[
     """One vector for each text of a batch without padding [N, D] float32, for each layer."""
     if pooling == "pooled":
         return [encoder(batch, indices={}).pooled.float()]  # the last layer runs on the first tokens only
-    firsts_N = batch.cls_positions.clamp(min=0)  # any token will do where there is no text
+    cls_N = batch.cls_positions.clamp(min=0)  # any token will do where there is no text
     if pooling == "first" and _is_last_layer(encoder, layers):
-        encoding: Encoding = encoder(batch, indices={"first": firsts_N}, pool=False)
+        encoding: Encoding = encoder(batch, indices={"first": cls_N}, pool=False)
         return [encoding.at("first").float()]
     outputs = _layer_outputs(encoder, batch, layers)
     if pooling == "first":
-        return [layer_TD[firsts_N].float() for layer_TD in outputs]
+        return [layer_TD[cls_N].float() for layer_TD in outputs]
     return [_over_tokens(layer_TD.float(), batch, pooling) for layer_TD in outputs]
 
 

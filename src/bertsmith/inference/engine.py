@@ -2,11 +2,12 @@
 
 While one batch runs, new requests queue; the next batch takes what has arrived since. Batches grow with the load, and
 no request waits for a batch to fill. Short texts are tokenized in that thread too, those of all callers together, and
-the callers are woken one after the other: threads that compete for the interpreter cost more than the work itself
-(LOG.md). Requests take turns: each batch runs the query of the oldest request, and all
-queued requests with an equal query get a share of its tokens: a small request never waits for all of a large one.
+the callers are woken one after the other: threads that compete for the interpreter lock cost more than the work itself
+(LOG.md). Requests take turns: each batch runs the query of the oldest request, and all queued requests with an equal
+query get a share of its tokens, so a small request never waits for all of a large one.
 Admission follows the same rule: of a queued request only as many tokens count as the new request has itself, so that a
-large request takes no place from small ones. What cannot be computed by its deadline is not begun, or not continued.
+large request does not keep small ones out. A request that cannot be computed by its deadline is not started, or not
+continued.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from bertsmith.inference.queued_request import QueuedRequest, Slice, wake_in_tur
 
 LOG = logging.getLogger(__name__)
 QUEUED_BATCHES = 64  # the default queue holds the tokens of this many batches
-FULL_BATCH = 0.5  # share of `batch_tokens` from which on the speed of a batch is that of a large request
+FULL_BATCH = 0.5  # share of `batch_tokens` from which on the speed of a batch is that of large requests
 SPEED_SECONDS = 10.0  # how long a measured speed is used: the machine may have been busy with something else
-MOST_CHARACTERS = 2048  # of a request whose texts the engine's thread tokenizes
+MAX_CHARACTERS = 2048  # of a request whose texts the engine's thread tokenizes
 SPEED_WEIGHT = 0.3  # of the latest batch in the moving average
 
 
@@ -109,8 +110,8 @@ class Engine:
         caller before they are queued.
         """
         own, characters = current_deadline(), sum(map(len, texts))
-        most = MOST_CHARACTERS if own.max_tokens is None else own.max_tokens // MAX_TOKENS_PER_CHARACTER
-        if not texts or characters > min(most, MOST_CHARACTERS):
+        most = MAX_CHARACTERS if own.max_tokens is None else own.max_tokens // MAX_TOKENS_PER_CHARACTER
+        if not texts or characters > min(most, MAX_CHARACTERS):
             inputs = preparation(texts)
             return inputs, self.run(query, inputs)
         about: Any = {"texts": texts, "characters": characters, "preparation": preparation}

@@ -64,7 +64,7 @@ class GenerationPipeline(TextModel):
         from the most likely ones whose probabilities sum to `top_p`. `repetition_penalty`: over 1, tokens of the text
         so far are less likely. `stop`: a string or several. `samples`: texts for each prompt. `seed`: of sampling; a
         text depends on its prompt, the options and the seed, but not on the other prompts. `top_logprobs`: adds
-        `logprobs`, for each token its log probability and the most likely tokens at its place.
+        `logprobs`, for each token its log probability and the most likely tokens at its position.
 
         >>> model.generate("The smith", max_new_tokens=20)["text"]
         """
@@ -214,7 +214,7 @@ class _Text:
         if end in tokens:
             tokens, self.finish_reason = tokens[: tokens.index(end)], "end"
         text = self._decode(tokens)
-        found = [place for place in map(text.find, self.settings.stop) if place >= 0]
+        found = [start for start in map(text.find, self.settings.stop) if start >= 0]
         if found:
             self.finish_reason, text = "stop", text[: min(found)]
             while tokens and any(stop in self._decode(tokens[:-1]) for stop in self.settings.stop):
@@ -239,15 +239,15 @@ class _Text:
             top_ids, top_values = step.top_ids[index].tolist(), step.top_logprobs[index].tolist()
             result["logprobs"] = [
                 {
-                    **self._logprob(token, float(step.logprobs[index, place])),
-                    "start": len(INCOMPLETE.sub("", self._decode(tokens[:place]))),
+                    **self._logprob(token, float(step.logprobs[index, position])),
+                    "start": len(INCOMPLETE.sub("", self._decode(tokens[:position]))),
                     "top": [
                         self._logprob(other, value)
-                        for other, value in zip(top_ids[place], top_values[place], strict=True)
+                        for other, value in zip(top_ids[position], top_values[position], strict=True)
                         if math.isfinite(value)
                     ],
                 }
-                for place, token in enumerate(tokens)
+                for position, token in enumerate(tokens)
             ]
         return result
 

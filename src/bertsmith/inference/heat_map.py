@@ -110,8 +110,8 @@ def _picture(title: str, parts: Sequence[str], *, width: int, height: int) -> Pi
 
 
 def _image(weights: NDArray[np.float32], *, x: int, y: int, width: int, height: int) -> str:
-    place = f'x="{x}" y="{y}" width="{width}" height="{height}" preserveAspectRatio="none"'
-    return f'<image {place} style="image-rendering: pixelated" href="{png_url(weights)}"/>'
+    attributes = f'x="{x}" y="{y}" width="{width}" height="{height}" preserveAspectRatio="none"'
+    return f'<image {attributes} style="image-rendering: pixelated" href="{png_url(weights)}"/>'
 
 
 def png_url(weights: NDArray[np.float32]) -> str:

@@ -50,7 +50,7 @@ class WordIndex:
         return torch.nn.functional.normalize(vector_1D.float(), dim=1)[0]
 
     def neighbours(self, words: Sequence[str], *, minus: Sequence[str] = (), top_k: int = 10) -> list[Neighbour]:
-        """The words most similar to the sum of these words, less the words `minus`, without the words themselves.
+        """The words most similar to the sum of these words minus the words in `minus`, without the words themselves.
 
         An analogy, king - man + woman, is `neighbours(["king", "woman"], minus=["man"])`.
         """
@@ -72,6 +72,6 @@ class NeighbourPipeline(TextModel):
     """The method of a predictor for word vectors."""
 
     def neighbours(self, words: str | Sequence[str], *, minus: Sequence[str] = (), top_k: int = 10) -> list[Neighbour]:
-        """The words nearest to a word, or to the sum of words less the words `minus`; see `WordIndex.neighbours`."""
+        """The words nearest to a word, or to a sum of words minus those in `minus`; see `WordIndex.neighbours`."""
         words = [words] if isinstance(words, str) else words
         return WordIndex(self.model, self.tokenizer).neighbours(words, minus=minus, top_k=top_k)

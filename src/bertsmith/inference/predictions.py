@@ -47,7 +47,7 @@ class Generated(TypedDict):
     text: str  # after the prompt
     finish_reason: str  # length, stop or end
     tokens: list[int]
-    logprobs: NotRequired[list[dict[str, Any]]]  # of each token, and of the most likely ones at its place
+    logprobs: NotRequired[list[dict[str, Any]]]  # of each token, and of the most likely ones at its position
 
 
 class Translated(TypedDict):

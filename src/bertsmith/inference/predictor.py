@@ -179,7 +179,7 @@ class Predictor(
         return self
 
     def close(self) -> None:
-        """Frees the memory of the model and closes the backend. The predictor cannot compute anything any more."""
+        """Frees the memory of the model and closes the backend. The predictor cannot be used after that."""
         if close := getattr(self.backend, "close", None):
             close()
         self.model.to("meta")

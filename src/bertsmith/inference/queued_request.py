@@ -26,7 +26,7 @@ class QueuedRequest:
         self.error: BaseException | None = None
         self.done = self._woken = False
         self._next: QueuedRequest | None = None  # whose caller this one's caller wakes
-        self._wait = threading.Lock()  # held until the caller is woken; a fraction of the cost of an Event
+        self._wait = threading.Lock()  # held until the caller is woken; much cheaper than an Event
         self._wait.acquire()
         self.set_inputs(inputs)
 
@@ -69,7 +69,7 @@ class QueuedRequest:
             self._wait.release()
 
     def fail(self, error: BaseException) -> bool:
-        """Ends the request and wakes its caller. False if it had ended."""
+        """Ends the request and wakes its caller; False if it had already ended."""
         if self.done:
             return False
         self.error, self.done = error, True

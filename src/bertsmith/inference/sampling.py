@@ -71,7 +71,7 @@ class GenerationSettings:
             raise BertsmithError(f"stop takes at most {MAX_STOPS} strings of at least one character")
         if self.samples > 1 and not self.temperature:
             raise BertsmithError(
-                f"samples={self.samples} with temperature=0 would all be equal: set a temperature, such as 0.8"
+                f"samples={self.samples} with temperature=0 would give equal texts: set a temperature, such as 0.8"
             )
 
 

@@ -22,7 +22,7 @@ from bertsmith.objectives.objective import Objective, at_least_float32
 from bertsmith.tokenizers.special_tokens import frame_texts
 from bertsmith.types import Batch, Encoding, Frame
 
-MOST_LOGITS = 1 << 24  # at once: 64 MiB in float32
+MAX_LOGITS = 1 << 24  # at once: 64 MiB in float32
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SurprisalQuery(Query):
         encoder, head = model.encoder, cast(Objective, model.objectives["causal_lm"])
         x_TD = encoder(batch, pool=False).last_hidden
         next_T = batch.input_ids.flatten().roll(-1)
-        rows = max(1, MOST_LOGITS // max(1, head.classes))
+        rows = max(1, MAX_LOGITS // max(1, head.classes))
         parts = []
         for part_TD, part_T in zip(torch.split(x_TD, rows), torch.split(next_T, rows), strict=True):
             logits_TV = head.predict(Encoding(part_TD, {}), batch, encoder.token_embeddings)

@@ -56,7 +56,7 @@ class TranslationPipeline(TextModel):
         positions is read: its result has `truncated`. An empty text has an empty translation. A string gives one
         result and a list a list of results; with `n_best` over 1, each is a list.
 
-        `beam_size`: hypotheses that are followed; 1 takes the most likely token at each step. `length_penalty`: the
+        `beam_size`: hypotheses kept at each step; 1 takes the most likely token at each step. `length_penalty`: the
         exponent of ((5 + length) / 6), by which log probabilities are divided; 0 favours short translations. `n_best`:
         results for each text. `max_extra_tokens`: a translation has at most so many tokens more than its source.
         `attention`: results also have `attention`, a `CrossAttention`: which source tokens each token was read from.
@@ -134,7 +134,7 @@ class SequencePipelines(GenerationPipeline, ScoringPipeline, TranslationPipeline
 
 
 def _token_text(tokenizer: Tokenizer, number: int) -> str:
-    """A token as text; as in the vocabulary where it is a special token or no whole character."""
+    """A token as text; as in the vocabulary where it is a special token or not a whole character."""
     text = "" if number in tokenizer.special_ids else tokenizer.decode([number]).strip()
     return tokenizer.id_to_token(number) if not text or "\ufffd" in text else text
 

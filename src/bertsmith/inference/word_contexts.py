@@ -1,4 +1,4 @@
-"""One word in several sentences: how similar its vectors are, which for word vectors does not depend on the sentence.
+"""One word in several sentences: the similarities of its vectors. Word vectors do not depend on the sentence.
 
 P-ELMo Table 4 compares the nearest neighbours of a word's vector. N sentences, D width.
 """
@@ -20,7 +20,7 @@ from bertsmith.types import Direction, Row
 
 MARK = re.compile(r"\*([^*\s](?:[^*]*[^*\s])?)\*")
 EXPECTED = "mark one word with asterisks, as in: the *play* began"
-MOST = 200  # sentences
+MAX_SENTENCES = 200  # sentences
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class WordContextPipeline(TextModel):
         The vector is the output of a layer at the tokens of the word: their mean, or that of the token which has read
         the whole word where the encoder reads in one direction.
         """
-        if not 2 <= len(sentences) <= MOST:
+        if not 2 <= len(sentences) <= MAX_SENTENCES:
             found = "a single sentence" if len(sentences) == 1 else f"{len(sentences)} sentences"
-            raise BertsmithError(f"{found}: give 2 to {MOST}, each with a word such as *play*")
+            raise BertsmithError(f"{found}: give 2 to {MAX_SENTENCES}, each with a word such as *play*")
         encoder = self.model.encoder
         check_embedding_options(encoder, pooling="mean", layers=[layer])
         marked = [parse_marked(one) for one in sentences]

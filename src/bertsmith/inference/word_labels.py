@@ -34,7 +34,7 @@ class WordLabelPipelines(TextModel):
     def tag_words(self, text: str | Iterable[str], *, unit: Unit = "word") -> Any:
         """The label of each word, `{"word", "label", "score", "start", "end"}`; a list of texts gives lists.
 
-        Serves any label set, such as parts of speech. White space and words without a token have no result.
+        Works with any label set, such as parts of speech. White space and words without a token have no result.
         """
         labels = _labels(self.model)
         results = Predictions(

@@ -123,11 +123,11 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
     listed = [list(sentence) for sentence in sentences]
     reasons = []
     for scheme in candidate_schemes(listed):
-        faults = ((n, fault) for n, tags in enumerate(listed, 1) for fault in scheme_violations(tags, scheme=scheme))
-        number, fault = next(faults, (0, None))
-        if fault is None:
+        violations = ((n, one) for n, tags in enumerate(listed, 1) for one in scheme_violations(tags, scheme=scheme))
+        number, violation = next(violations, (0, None))
+        if violation is None:
             return scheme
-        reasons.append(f"not {scheme} (sentence {number}, word {fault.word + 1}: {fault.reason})")
+        reasons.append(f"not {scheme} (sentence {number}, word {violation.word + 1}: {violation.reason})")
     raise DataError(f"the tags are not valid in any scheme: {'; '.join(reasons)}")
 
 

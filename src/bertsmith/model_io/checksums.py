@@ -14,7 +14,7 @@ from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, 
 from bertsmith.system.durable import WrittenFile, checksummed_json, read_checksummed_json
 
 CHECKSUMS = "checksums.json"
-MOST_BYTES = MEBIBYTE
+MAX_BYTES = MEBIBYTE
 FORMAT = 1
 
 
@@ -26,7 +26,7 @@ def checksums_file(written: Mapping[str, WrittenFile]) -> bytes:
 
 def difference(folder: Path, name: str, claim: WrittenFile) -> str | None:
     """How a file differs from what was written; None where it does not."""
-    with UntrustedFile(folder, name, most=memory_size()) as file:
+    with UntrustedFile(folder, name, max_bytes=memory_size()) as file:
         if file.size != claim.bytes:
             return f"{file.path} has {file.size:,} bytes instead of the {claim.bytes:,} that were written"
         digest = hashlib.sha256()
@@ -39,8 +39,8 @@ def read_checksums(folder: Path) -> dict[str, WrittenFile] | None:
     """Size and sha256 of every file when it was written; None in a folder without checksums."""
     if not exists(folder, CHECKSUMS):
         return None
-    UntrustedFile(folder, CHECKSUMS, most=MOST_BYTES).close()
-    contents = read_checksummed_json(folder / CHECKSUMS, limit=MOST_BYTES + 1)
+    UntrustedFile(folder, CHECKSUMS, max_bytes=MAX_BYTES).close()
+    contents = read_checksummed_json(folder / CHECKSUMS, limit=MAX_BYTES + 1)
     files = contents.get("files")
     if contents.get("format") != FORMAT or not isinstance(files, dict):
         raise DataError(f"{folder / CHECKSUMS}: format {shown(contents.get('format'))} is not supported")

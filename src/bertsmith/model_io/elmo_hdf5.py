@@ -24,8 +24,8 @@ from bertsmith.tokenizers.words import Rules, Words
 
 OPTIONS, WEIGHTS = "options.json", ".hdf5"  # ends of file names
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-MOST_LAYERS = 64  # of each kind
-MOST_NAMES = 10_000
+MAX_LAYERS = 64  # of each kind
+MAX_NAMES = 10_000
 
 
 def is_elmo(folder: Path) -> bool:
@@ -66,16 +66,16 @@ def read_options(options: Mapping[str, Any], path: Path) -> elmo.Config:
     filters = cnn.get("filters")
     if not isinstance(filters, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in filters):
         raise DataError(f"{path}: char_cnn.filters={shown(filters)} must be a list of pairs of numbers")
-    pairs = [dict(enumerate(pair)) for pair in filters[:MOST_LAYERS]]
+    pairs = [dict(enumerate(pair)) for pair in filters[:MAX_LAYERS]]
     try:
         return elmo.Config(
-            layers=_number(lstm, "n_layers", path, default=1, most=MOST_LAYERS),
+            layers=_number(lstm, "n_layers", path, default=1, maximum=MAX_LAYERS),
             width=_number(lstm, "projection_dim", path),
             hidden=_number(lstm, "dim", path),
             filters=tuple((_number(pair, 0, path), _number(pair, 1, path)) for pair in pairs),
             character_width=_number(_table(cnn, "embedding", path), "dim", path),
             max_characters=_number(cnn, "max_characters_per_token", path),
-            highway=_number(cnn, "n_highway", path, default=0, most=MOST_LAYERS),
+            highway=_number(cnn, "n_highway", path, default=0, maximum=MAX_LAYERS),
             activation=str(cnn.get("activation", "relu")),
             skip_connections=lstm.get("use_skip_connections") is True,
             cell_clip=_number(lstm, "cell_clip", path, default=0, kinds=(int, float)),
@@ -89,8 +89,8 @@ def _word_weights(config: elmo.Config, file: HDF5File) -> dict[str, Tensor]:
     """The weights of the character CNN; those of filters are stored as [1, characters, width, filters]."""
     width, size = config.character_width, sum(count for _, count in config.filters)
     state = {"words.embeddings.weight": file.array("char_embed", TABLE, width)}
-    for number, (reach, count) in enumerate(config.filters):
-        filters = file.array(f"CNN/W_cnn_{number}", 1, reach, width, count)
+    for number, (kernel_size, count) in enumerate(config.filters):
+        filters = file.array(f"CNN/W_cnn_{number}", 1, kernel_size, width, count)
         state[f"words.filters.{number}.weight"] = filters[0].permute(2, 1, 0).flatten(1)
         state[f"words.filters.{number}.bias"] = file.array(f"CNN/b_cnn_{number}", count)
     for number in range(config.highway):
@@ -148,7 +148,7 @@ class HDF5File:
 
         def visit(name: str, item: Any) -> bool | None:
             found.update([name] if isinstance(item, self._dataset) else [])
-            return True if len(found) >= MOST_NAMES else None
+            return True if len(found) >= MAX_NAMES else None
 
         self._file.visititems(visit)
         return found
@@ -158,7 +158,7 @@ class HDF5File:
         array = self._find(name)
         if array.shape != shape or array.dtype.kind != "f":
             found = f"{array.dtype} {list(array.shape)}"
-            raise DataError(f"{self.path}: {name} is {found}, its options mean floats {list(shape)}")
+            raise DataError(f"{self.path}: {name} is {found}, expected floats {list(shape)} by its options")
         self.read.add(name)
         try:
             values = np.asarray(array[...], np.float32)
@@ -174,7 +174,7 @@ class HDF5File:
         for key in name.split("/"):
             link = current.get(key, getlink=True) if hasattr(current, "keys") else None
             if not isinstance(link, self._hard_link):
-                raise DataError(f"{self.path} has no array {name}, which its options mean: is it of another model?")
+                raise DataError(f"{self.path} has no array {name}, which its options require: is it of another model?")
             current = current[key]
         if not isinstance(current, self._dataset) or current.is_virtual or current.external:
             raise DataError(f"{self.path}: {name} is not an array of this file")
@@ -202,11 +202,11 @@ def _number(
     path: Path,
     *,
     default: int | None = None,
-    most: int = 1 << 20,
+    maximum: int = 1 << 20,
     kinds: tuple[type[int | float], ...] = (int,),
 ) -> Any:
     value = values.get(name, default)
     value = default if value is None else value
-    if not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value <= most:
-        raise DataError(f"{path}: {name}={shown(value)} must be a number from 0 to {most:,}")
+    if not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value <= maximum:
+        raise DataError(f"{path}: {name}={shown(value)} must be a number from 0 to {maximum:,}")
     return value

@@ -21,8 +21,8 @@ from bertsmith.types import Vocabulary
 JSON_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json")
 OTHER_FILES = ("vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model")
 TARGET_FILES = tuple(f"{TARGET}{name}" for name in OWN_FILES)
-MOST_BYTES = 64 * MEBIBYTE
-MOST_VALUES = 4_000_000  # a vocabulary of 250,000 with its merges has about 1,000,000
+MAX_BYTES = 64 * MEBIBYTE
+MAX_VALUES = 4_000_000  # a vocabulary of 250,000 with its merges has about 1,000,000
 
 
 def read_tokenizer(folder: Path, rows: int, *, lowercase: bool | None = None) -> Tokenizer:
@@ -33,9 +33,9 @@ def read_tokenizer(folder: Path, rows: int, *, lowercase: bool | None = None) ->
         raise DataError(f"{folder} has no tokenizer: {expected}, or name its folder with --tokenizer DIR")
     others = [name for name in (MODEL_CONFIG, *TARGET_FILES) if exists(folder, name)]
     for name in [*present, *others]:
-        with UntrustedFile(folder, name, most=MOST_BYTES) as file:
+        with UntrustedFile(folder, name, max_bytes=MAX_BYTES) as file:
             data = file.read(0, file.size)
-            definition = parse_object(data, file.path, most_values=MOST_VALUES) if name.endswith(".json") else {}
+            definition = parse_object(data, file.path, max_values=MAX_VALUES) if name.endswith(".json") else {}
         if name == "tokenizer.json" or (name == "vocab.txt" and "tokenizer.json" not in present):
             check_fits(_tokens(definition, data), rows, folder)  # before building, which is slow
     try:

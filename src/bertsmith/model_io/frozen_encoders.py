@@ -26,7 +26,7 @@ from bertsmith.objectives.objective import ObjectiveConfig
 from bertsmith.system.durable import WrittenFile
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
-UNKNOWN = "unknown"  # the setting of the encoder that it is built over: the vectors of unknown words
+UNKNOWN = "unknown"  # a setting of the underlying encoder: the vectors of unknown words
 
 
 def encoder_digest(encoder: Encoder) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 from bertsmith.errors import DataError
 from bertsmith.model_io.elmo_hdf5 import is_elmo, read_elmo, words_tokenizer
-from bertsmith.model_io.folder_tokenizer import MOST_BYTES, check_fits, read_tokenizer
+from bertsmith.model_io.folder_tokenizer import MAX_BYTES, check_fits, read_tokenizer
 from bertsmith.model_io.loading import Loader, Weights
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CONFIG, FolderFacts, check_target, chosen_heads, open_model, save_model
@@ -40,8 +40,8 @@ from bertsmith.tokenizers.wordpiece import WordPiece, infer_rules
 PICKLED = "pytorch_model.bin"
 PICKLED_INDEX = "pytorch_model.bin.index.json"
 GOOGLE_CONFIG, GOOGLE_VOCABULARY = "bert_config.json", "vocab.txt"
-MOST_SECONDS = 600  # plus one per 16 MiB
-MOST_PICKLED_FILES = 100
+MAX_SECONDS = 600  # plus one per 16 MiB
+MAX_PICKLED_FILES = 100
 ZIP_END = 1 << 16  # bytes that hold the end record of a zip archive
 Save = Callable[[Model, Tokenizer], None]
 Convert = Callable[..., list[str]]
@@ -145,7 +145,7 @@ def _import_google(source: Path, lowercase: bool | None, words: str | Path | Non
             return convert(
                 weights, source / GOOGLE_CONFIG, words=partial(read_tokenizer, Path(words), lowercase=lowercase)
             )
-    UntrustedFile(source, GOOGLE_VOCABULARY, most=MOST_BYTES).close()
+    UntrustedFile(source, GOOGLE_VOCABULARY, max_bytes=MAX_BYTES).close()
     tokens = read_vocabulary(source / GOOGLE_VOCABULARY)
     rules, note = infer_rules(tokens, lowercase)
 
@@ -183,7 +183,7 @@ def _pickled_files(source: Path) -> list[str]:
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise DataError(f"{source / PICKLED_INDEX}: weight_map must map every tensor to a file")
     files = sorted(set(weight_map.values()))
-    if not 0 < len(files) <= MOST_PICKLED_FILES:
+    if not 0 < len(files) <= MAX_PICKLED_FILES:
         raise DataError(f"{source / PICKLED_INDEX} lists {len(files):,} files")
     return files
 
@@ -203,9 +203,9 @@ def _unpickled(file: UntrustedFile) -> Iterator[bytes]:
     environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
     modules = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
     environment |= {"PYTHONPATH": modules, "CUDA_VISIBLE_DEVICES": ""}
-    pipe, total, most = subprocess.PIPE, 0, 2 * file.size + MARGIN
+    pipe, total, maximum = subprocess.PIPE, 0, 2 * file.size + MARGIN
     with subprocess.Popen(command, stdin=file.descriptor, stdout=pipe, stderr=pipe, env=environment, cwd="/") as child:
-        alarm = threading.Timer(MOST_SECONDS + (file.size >> 24), child.kill)
+        alarm = threading.Timer(MAX_SECONDS + (file.size >> 24), child.kill)
         alarm.daemon = True
         alarm.start()
         try:
@@ -213,8 +213,8 @@ def _unpickled(file: UntrustedFile) -> Iterator[bytes]:
             assert child.stderr is not None
             while piece := child.stdout.read(MEBIBYTE):
                 total += len(piece)
-                if total > most:
-                    size = f"its {file.size:,} bytes expand to more than {most:,}"
+                if total > maximum:
+                    size = f"its {file.size:,} bytes expand to more than {maximum:,}"
                     raise DataError(f"{file.path} cannot be imported: {size}")
                 yield piece
             message = child.stderr.read(10_000).decode("utf-8", "replace").strip().splitlines()

@@ -261,7 +261,7 @@ class Loader:
             stored, shape = self.weights.entries[self.names[name]].shape, self.format.file_shape(name, part)
             if stored != shape:
                 path = self.weights.path(self.names[name])
-                raise DataError(f"{path}: {name} has the shape {list(stored)}, the config means {list(shape)}")
+                raise DataError(f"{path}: {name} has the shape {list(stored)}, the config requires {list(shape)}")
 
     def _read(self, shape: torch.Size, names: tuple[str, ...], dtype: torch.dtype, config: Any) -> Tensor:
         """One weight of ours, each stacked part read into its slice."""

@@ -79,14 +79,14 @@ class Model(nn.Module):
         counts = {part: count for objective in self._each() for part, count in objective.counts(batch).items()}
         return counts | {name: count for loss in self._penalties() for name, count in loss.counts.items()}
 
-    def layer_shares(self) -> dict[str, float]:
-        """The learned weights of layers in the sums that encoder and heads read, as `PLACE/LAYER`."""
+    def layer_weights(self) -> dict[str, float]:
+        """The learned weights of layers in the sums that encoder and heads read, as `MIX/LAYER`."""
         found: dict[str, float] = {}
         for name, module in self.named_modules():
             if isinstance(module, ScalarMix | LayerMix):
                 kind, *path = name.split(".")
                 title = _mix_title(path) if kind == "encoder" else path[0]
-                found |= {f"{title}/{layer}": value for layer, value in module.shares().items()}
+                found |= {f"{title}/{layer}": value for layer, value in module.layer_weights().items()}
         return found
 
     def _penalties(self) -> list[Loss]:
@@ -98,18 +98,18 @@ class Model(nn.Module):
 
     @property
     def compiles(self) -> bool:
-        """Whether torch.compile and CUDA graphs suit the encoder."""
+        """Whether the encoder can be compiled by torch.compile and captured in CUDA graphs."""
         return self.encoder.compiles
 
     @property
     def threads_over_rows(self) -> bool:
-        """Whether a training step on a CPU is loops over rows (`nn.row_threads`), with small operations outside."""
+        """Whether a training step on a CPU mainly runs threads over parts of the rows (`nn.row_threads`)."""
         return all(objective.threads_over_rows for objective in self._each())
 
     def forward(self, batch: Batch, state: tuple[Tensor, ...] | None = None) -> Loss:
         """The loss of a corrupted batch; the encoder computes its last layer only at tokens that objectives read.
 
-        `state`: of a stateful encoder, `Loss.state` of the batch before.
+        `state`: of a stateful encoder, `Loss.state` of the previous batch.
         """
         table = self.encoder.token_embeddings
         losses: list[Loss] = []

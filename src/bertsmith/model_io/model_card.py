@@ -1,4 +1,4 @@
-"""The model card (README.md) of a folder, from facts that are at hand. Cannot fail: every fact is only ever printed."""
+"""The model card (README.md) of a folder, from the given facts. It cannot fail, since facts are only printed."""
 
 from __future__ import annotations
 

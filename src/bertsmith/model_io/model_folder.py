@@ -42,7 +42,7 @@ class FolderFacts:
 
     folder: Path
     architectures: tuple[str, ...]
-    sealed: bool  # it has checksums, and every file matches
+    verified: bool  # it has checksums, and every file matches
     parameters: int
     notes: tuple[str, ...]  # for users: new heads, unused weights, a padded token table
 

@@ -41,7 +41,7 @@ class OpenAICheckpoint(Closing):
         wanted, found = sum(sizes), sum(map(len, self.pieces))
         if wanted != found:
             files = f"the {len(self.pieces)} files params_*.npy hold {found:,} numbers"
-            raise DataError(f"{folder}: {files}, but {SHAPES} means {wanted:,}: download the missing files again")
+            raise DataError(f"{folder}: {files}, but {SHAPES} requires {wanted:,}: download the missing files again")
         begins = np.cumsum([0, *sizes]).tolist()
         names = [*EMBEDDINGS, *_layer_names((len(shapes) - len(EMBEDDINGS)) // (2 * len(LAYER)))]
         self.entries = {
@@ -95,7 +95,7 @@ def is_openai_checkpoint(folder: Path) -> bool:
 
 def _read_shapes(folder: Path) -> list[tuple[int, ...]]:
     path = folder / SHAPES
-    with UntrustedFile(folder, SHAPES, most=MEBIBYTE) as file:
+    with UntrustedFile(folder, SHAPES, max_bytes=MEBIBYTE) as file:
         data = file.read(0, file.size)
     shapes = parse_object(b'{"shapes":' + data + b"}", path)["shapes"]
     if not isinstance(shapes, list) or not all(map(_is_shape, shapes)):
@@ -161,6 +161,6 @@ def tokenizer_files(folder: Path) -> dict[str, bytes]:
     for name, source in (("vocab.json", VOCABULARY), ("merges.txt", MERGES), ("tokenizer_config.json", None)):
         if source is None and not (folder / name).is_file():
             continue
-        with UntrustedFile(folder, source or name, most=64 * MEBIBYTE) as file:
+        with UntrustedFile(folder, source or name, max_bytes=64 * MEBIBYTE) as file:
             files[name] = file.read(0, file.size)
     return files

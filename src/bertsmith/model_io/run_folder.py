@@ -13,7 +13,7 @@ MODELS = ("best", "last")  # model folders of a run, in order of preference
 RECIPE = "recipe.json"
 OWN_FILES = ("config.json", "modules.json", "tokenizer.json", "vocab.txt")  # of model and tokenizer folders
 
-DATA = "data"  # folder of a run with its examples, where these were given in memory
+DATA = "data"  # folder of a run with its examples, if they were passed in memory
 RUN_PARTS = {RECIPE, "events.jsonl", "checkpoints", *MODELS}
 OTHER_KINDS = {"config.json": "a model folder", "tokenizer.json": "a tokenizer", "train-*.shard": "a shard set"}
 

@@ -19,13 +19,13 @@ import torch
 from bertsmith.errors import DataError
 from bertsmith.model_io.untrusted_files import Closing, UntrustedFile, exists, parse_object, read_json, shown
 
-MOST_HEADER_BYTES = 16_000_000  # the format allows 100 MB, which is a million tensors; BERT large has 40 kB
-MOST_TENSORS = 20_000
-MOST_DIMENSIONS = 8
-MOST_NAME_LENGTH = 512
+MAX_HEADER_BYTES = 16_000_000  # the format allows 100 MB, which is a million tensors; BERT large has 40 kB
+MAX_TENSORS = 20_000
+MAX_DIMENSIONS = 8
+MAX_NAME_LENGTH = 512
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-MOST_FILES = 1000
+MAX_FILES = 1000
 METADATA = "__metadata__"
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 NAMES = {kind: name for name, kind in TYPES.items()}
@@ -55,8 +55,8 @@ def read_entries(file: UntrustedFile) -> dict[str, Entry]:
     metadata = header.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise DataError(f"{file.path}: {METADATA} must map names to strings")
-    if len(header) > MOST_TENSORS:
-        raise DataError(f"{file.path} has {len(header):,} tensors: at most {MOST_TENSORS:,} are supported")
+    if len(header) > MAX_TENSORS:
+        raise DataError(f"{file.path} has {len(header):,} tensors: at most {MAX_TENSORS:,} are supported")
     entries = {name: _entry(file.path, name, claim, begin) for name, claim in header.items()}
     return _check_layout(file, entries, begin)
 
@@ -66,7 +66,7 @@ def _header(file: UntrustedFile) -> tuple[dict[str, Any], int]:
     if file.size < 8:
         raise DataError(f"{file.path} is truncated: {file.size} bytes are not a safetensors file")
     length = int.from_bytes(file.read(0, 8), "little")
-    if length > MOST_HEADER_BYTES:
+    if length > MAX_HEADER_BYTES:
         raise DataError(f"{file.path} is not a supported safetensors file: its header has {length:,} bytes")
     if length > file.size - 8:
         raise DataError(f"{file.path} is truncated: it has {file.size:,} bytes, and its header alone {length:,}")
@@ -78,14 +78,14 @@ def _header(file: UntrustedFile) -> tuple[dict[str, Any], int]:
 
 def _entry(path: Path, name: str, claim: Any, start: int) -> Entry:
     where = f"{path}: {shown(name)}"
-    if len(name) > MOST_NAME_LENGTH:
+    if len(name) > MAX_NAME_LENGTH:
         raise DataError(f"{where}: the name has {len(name):,} characters")
     if not isinstance(claim, dict) or set(claim) != {"dtype", "shape", "data_offsets"}:
         raise DataError(f"{where} must have dtype, shape and data_offsets, not {shown(claim)}")
     kind, shape, offsets = claim["dtype"], claim["shape"], claim["data_offsets"]
     if not isinstance(kind, str) or kind not in WIDTHS:
         raise DataError(f"{where} is of type {shown(kind)}, which safetensors does not have")
-    if not _are_counts(shape) or len(shape) > MOST_DIMENSIONS:
+    if not _are_counts(shape) or len(shape) > MAX_DIMENSIONS:
         raise DataError(f"{where} has the invalid shape {shown(shape)}")
     if not _are_counts(offsets) or len(offsets) != 2:
         raise DataError(f"{where} has the invalid data_offsets {shown(offsets)}")
@@ -197,8 +197,8 @@ def _read_index(folder: Path) -> dict[str, str]:
     if not isinstance(found, dict) or not found or not all(isinstance(value, str) for value in found.values()):
         raise DataError(f"{folder / INDEX}: weight_map must map every tensor to a file")
     files = set(found.values())
-    if len(files) > MOST_FILES:
-        raise DataError(f"{folder / INDEX} lists {len(files):,} files: at most {MOST_FILES:,} are supported")
+    if len(files) > MAX_FILES:
+        raise DataError(f"{folder / INDEX} lists {len(files):,} files: at most {MAX_FILES:,} are supported")
     wrong = sorted(name for name in files if not name.endswith(".safetensors"))
     if wrong:
         raise DataError(f"{folder / INDEX} lists {shown(wrong[0])}, which is not a safetensors file")

@@ -27,7 +27,7 @@ MODULES, SETTINGS, TOKENIZER = "modules.json", "config.json", "tokenizer_config.
 LIMITS, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 OLD_LIMITS = tuple(f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "camembert", "albert", "xlm-roberta"))
 TRANSFORMER, POOLING, DENSE, NORMALIZE, DROPOUT = "Transformer", "Pooling", "Dense", "Normalize", "Dropout"
-MOST_BYTES = 1 << 16
+MAX_BYTES = 1 << 16
 MODES = {"mean": "mean", "cls": "first", "max": "max", "mean_sqrt_len_tokens": "mean_sqrt_len"}  # theirs -> ours
 OLD_KEYS = {
     "mean": "pooling_mode_mean_tokens",
@@ -196,7 +196,7 @@ def _read(folder: Path, encoder: Encoder) -> SentenceSettings:
 
 def _steps(folder: Path) -> list[tuple[str, str]]:
     """Path and class name of each module, in order; the whole name of a class that is not sentence-transformers'."""
-    with UntrustedFile(folder, MODULES, most=MOST_BYTES) as file:
+    with UntrustedFile(folder, MODULES, max_bytes=MAX_BYTES) as file:
         data = file.read(0, file.size)
     try:
         steps = [(str(step["path"]), str(step["type"])) for step in json.loads(data)]

@@ -17,7 +17,7 @@ FLOAT, HALF = 4, 2  # bytes
 # Activations of width D that training keeps for the backward, per token and block: inputs and outputs of the two layer
 # norms, q, k, v, the attention output, its projection, the feed-forward output, and dropout masks.
 KEPT_PER_BLOCK = 12
-# tokens of a text in the memory estimate; recurrent encoders and word vectors read far longer ones
+# maximum tokens of a text in the memory estimate, since recurrent encoders and word vectors have no practical limit
 DEFAULT_LENGTH = 512
 
 
@@ -27,7 +27,7 @@ def folder_facts(facts: FolderFacts) -> dict[str, Any]:
         "folder": str(facts.folder),
         "architectures": list(facts.architectures),
         "parameters": facts.parameters,
-        "checksums": facts.sealed,
+        "checksums": facts.verified,
         "notes": list(facts.notes),
     }
 

@@ -21,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.model_io.safetensors_files import MOST_DIMENSIONS, TYPES, WIDTHS, Entry, as_bytes
+from bertsmith.model_io.safetensors_files import MAX_DIMENSIONS, TYPES, WIDTHS, Entry, as_bytes
 from bertsmith.model_io.untrusted_files import MEBIBYTE, Closing, UntrustedFile, shown
 
-MOST_INDEX_BYTES = 16 * MEBIBYTE
-MOST_SHARDS = 1000
+MAX_INDEX_BYTES = 16 * MEBIBYTE
+MAX_SHARDS = 1000
 KINDS = {1: "F32", 2: "F64", 3: "I32", 9: "I64", 14: "BF16", 19: "F16"}  # tensorflow: types.proto
 # Variables of the optimizer and its schedule
 TRAINING = re.compile(
@@ -34,8 +34,8 @@ TRAINING = re.compile(
 OBJECTS = b"_CHECKPOINTABLE_OBJECT_GRAPH"  # in checkpoints of TensorFlow 2
 FOOTER = 48
 MAGIC = bytes.fromhex("57fb808b247547db")
-MOST_KEYS = 20_000
-MOST_KEY_BYTES = 512
+MAX_KEYS = 20_000
+MAX_KEY_BYTES = 512
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # the wire types of protocol buffers
 POLYNOMIAL = 0x82F63B78  # bits reversed
 LANES = 1 << 14
@@ -60,7 +60,7 @@ class TensorFlowCheckpoint(Closing):
 
     def __init__(self, folder: Path, prefix: str) -> None:
         self.index = folder / f"{prefix}.index"
-        with UntrustedFile(folder, self.index.name, most=MOST_INDEX_BYTES) as file:
+        with UntrustedFile(folder, self.index.name, max_bytes=MAX_INDEX_BYTES) as file:
             shards, variables = _read_index(file)
         with ExitStack() as stack:
             names = [f"{prefix}.data-{shard:05d}-of-{shards:05d}" for shard in range(shards)]
@@ -89,7 +89,7 @@ class TensorFlowCheckpoint(Closing):
         memory = as_bytes(found)
         if found.numel():
             file.fill(memory, variable.begin)
-        pieces = (memory[place : place + 8 * MEBIBYTE] for place in range(0, len(memory), 8 * MEBIBYTE))
+        pieces = (memory[offset : offset + 8 * MEBIBYTE] for offset in range(0, len(memory), 8 * MEBIBYTE))
         if mask_crc(crc32c(pieces)) != variable.checksum:
             raise DataError(f"{file.path} is damaged: {shown(google)} does not match its checksum")
         target.copy_(found.T if _is_kernel(google) else found)
@@ -120,7 +120,7 @@ def _read_index(file: UntrustedFile) -> tuple[int, dict[str, Variable]]:
     table = read_table(file)
     header = dict(proto_fields(table.pop(b"", b""), file.path))
     shards = header.get(1, 0)
-    if not isinstance(shards, int) or not 0 < shards <= MOST_SHARDS or header.get(2, 0) != 0:
+    if not isinstance(shards, int) or not 0 < shards <= MAX_SHARDS or header.get(2, 0) != 0:
         raise DataError(f"{file.path}: {shown(shards)} data files, or not little-endian: not a supported checkpoint")
     if OBJECTS in table:
         raise DataError(f"{file.path} is a TensorFlow 2 checkpoint; bertsmith imports those of TensorFlow 1")
@@ -137,7 +137,7 @@ def _variable(message: bytes, name: str, path: Path) -> Variable:
         raise DataError(f"{path}: {shown(name)} is stored in slices, which is not supported")
     kind = KINDS.get(_number(found, 1))
     shape = tuple(_sizes(found.get(2, b""), path))
-    if kind is None or len(shape) > MOST_DIMENSIONS:
+    if kind is None or len(shape) > MAX_DIMENSIONS:
         raise DataError(f"{path}: {shown(name)} has type {_number(found, 1)} and {len(shape)} dimensions: not a weight")
     variable = Variable(kind, shape, *(_number(found, field) for field in (3, 4, 5, 6)))
     if math.prod(shape) * WIDTHS[kind] != variable.size:
@@ -185,14 +185,14 @@ def read_table(file: UntrustedFile) -> dict[bytes, bytes]:
     if any(_pairs(meta, file.path)) or any(footer[handle.offset : -len(MAGIC)]):
         raise DataError(f"{file.path} is damaged: it has unexpected bytes")
     found: dict[bytes, bytes] = {}
-    for _, place in _pairs(blocks, file.path):
-        inner = Cursor(place, file.path)
+    for _, handle_bytes in _pairs(blocks, file.path):
+        inner = Cursor(handle_bytes, file.path)
         for key, value in _pairs(_block(file, inner.varint(), inner.varint()), file.path):
             if found and key <= next(reversed(found)):
                 raise DataError(f"{file.path}: the key {shown(key)} is out of order")
             found[key] = value
-            if len(found) > MOST_KEYS:
-                raise DataError(f"{file.path} has more than {MOST_KEYS:,} keys")
+            if len(found) > MAX_KEYS:
+                raise DataError(f"{file.path} has more than {MAX_KEYS:,} keys")
     return found
 
 
@@ -258,7 +258,7 @@ def _pairs(block: bytes, path: Path) -> Iterator[tuple[bytes, bytes]]:
     cursor, key = Cursor(block[:end], path), b""
     while cursor.offset < end:
         shared, own, size = cursor.varint(), cursor.varint(), cursor.varint()
-        if shared > len(key) or shared + own > MOST_KEY_BYTES:
+        if shared > len(key) or shared + own > MAX_KEY_BYTES:
             raise DataError(f"{path} is damaged: a key of {shared:,} + {own:,} bytes after one of {len(key):,}")
         key = key[:shared] + cursor.take(own)
         yield key, cursor.take(size)

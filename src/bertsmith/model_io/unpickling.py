@@ -30,8 +30,8 @@ def limit(size: int) -> None:
         resource.RLIMIT_AS: _address_space() + 3 * size + MARGIN,
         resource.RLIMIT_NOFILE: 0,  # open files stay open, no file or socket can be opened
     }
-    for what, most in limits.items():
-        resource.setrlimit(what, (most, most))
+    for what, maximum in limits.items():
+        resource.setrlimit(what, (maximum, maximum))
 
 
 def _address_space() -> int:
@@ -52,8 +52,8 @@ def import_everything() -> None:
         list(file_chunks(named_tensors(torch.load(file, map_location="cpu", weights_only=True))))
 
 
-def named_tensors(state: Any, *, most: int = 1 << 20) -> dict[str, torch.Tensor]:
-    """The floating-point tensors of a state dict; a ValueError where it is not one or needs more than `most` bytes."""
+def named_tensors(state: Any, *, max_bytes: int = 1 << 20) -> dict[str, torch.Tensor]:
+    """The floating-point tensors of a state dict; a ValueError where it is not one or needs over `max_bytes`."""
     if not isinstance(state, dict) or not state:
         raise ValueError("it is not a state dict")
     for name, value in state.items():
@@ -61,7 +61,7 @@ def named_tensors(state: Any, *, most: int = 1 << 20) -> dict[str, torch.Tensor]
             raise ValueError(f"{str(name)[:60]!r} is not a dense tensor")
     found = {name: value.detach() for name, value in state.items() if value.dtype in NAMES}
     total = sum(value.numel() * value.element_size() for value in found.values())
-    if total > most:
+    if total > max_bytes:
         raise ValueError(f"its tensors need {total:,} bytes")
     return found
 
@@ -77,7 +77,7 @@ def main() -> None:
     try:
         state = torch.load(sys.stdin.buffer, map_location="cpu", weights_only=True)
         # tied tables are stored once and have two names
-        for chunk in file_chunks(named_tensors(state, most=2 * size + MARGIN)):
+        for chunk in file_chunks(named_tensors(state, max_bytes=2 * size + MARGIN)):
             while chunk:
                 chunk = chunk[os.write(output, chunk) :]
     except Exception as error:  # torch raises many types on malformed files

@@ -18,9 +18,9 @@ from bertsmith import config
 from bertsmith.errors import ConfigError, DataError, StorageError
 
 MEBIBYTE = 1 << 20
-MOST_JSON_BYTES = 16 * MEBIBYTE
+MAX_JSON_BYTES = 16 * MEBIBYTE
 MAX_SIZE = 1 << 31  # of an integer setting
-MOST_JSON_VALUES = 500_000  # an empty list is 3 bytes on disk and 64 in memory
+MAX_JSON_VALUES = 500_000  # an empty list is 3 bytes on disk and 64 in memory
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # what git checks out without Git LFS
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device"}
 
@@ -40,7 +40,7 @@ class Closing:
 class UntrustedFile(Closing):
     """A regular file of a folder, opened for reading by position."""
 
-    def __init__(self, folder: Path, name: str, *, most: int | None = None) -> None:
+    def __init__(self, folder: Path, name: str, *, max_bytes: int | None = None) -> None:
         self.path = folder / name
         self.descriptor = _open(_inside(folder, name), self.path)
         status = os.fstat(self.descriptor)
@@ -49,9 +49,9 @@ class UntrustedFile(Closing):
         if kind != stat.S_IFREG:
             self.close()
             raise DataError(f"{self.path} is {KINDS.get(kind, 'not a regular file')}, not a file")
-        if most is not None and self.size > most:
+        if max_bytes is not None and self.size > max_bytes:
             self.close()
-            raise DataError(f"{self.path} has {self.size:,} bytes: expected at most {most:,}")
+            raise DataError(f"{self.path} has {self.size:,} bytes: expected at most {max_bytes:,}")
         if self.size >= len(LFS_POINTER) and self.read(0, len(LFS_POINTER)) == LFS_POINTER:
             self.close()
             raise DataError(f"{self.path} is a Git LFS pointer, not the file: run `git lfs pull` in {folder}")
@@ -96,17 +96,17 @@ def memory_size() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def read_json(folder: Path, name: str, *, most: int = MOST_JSON_BYTES) -> dict[str, Any]:
+def read_json(folder: Path, name: str, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """The object in a JSON file of the folder."""
-    with UntrustedFile(folder, name, most=most) as file:
+    with UntrustedFile(folder, name, max_bytes=max_bytes) as file:
         return parse_object(file.read(0, file.size), file.path)
 
 
-def parse_object(data: bytes, path: Path, *, what: str = "", most_values: int = MOST_JSON_VALUES) -> dict[str, Any]:
+def parse_object(data: bytes, path: Path, *, what: str = "", max_values: int = MAX_JSON_VALUES) -> dict[str, Any]:
     """A JSON object: UTF-8, no key twice, no NaN, bounded in values and depth; else a DataError naming `path`."""
     values = data.count(b",") + data.count(b"[") + data.count(b"{")  # an upper bound
-    if values > most_values:
-        raise DataError(f"{path}{what} has more than {most_values:,} values")
+    if values > max_values:
+        raise DataError(f"{path}{what} has more than {max_values:,} values")
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_without_repeats, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
@@ -120,11 +120,11 @@ def parse_object(data: bytes, path: Path, *, what: str = "", most_values: int = 
     return value
 
 
-def shown(value: object, most: int = 60) -> str:
+def shown(value: object, max_length: int = 60) -> str:
     """An untrusted value for an error message: as JSON, strings quoted, without control characters, truncated."""
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, bool | None | list | dict) else repr(value)
     text = text if text.isprintable() else repr(value)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
 
 
 def _inside(folder: Path, name: str) -> Path:

@@ -29,8 +29,8 @@ from bertsmith.model_io.untrusted_files import shown
 from bertsmith.system.durable import Disk
 from bertsmith.tokenizers.words import SPECIALS, Rules, Words
 
-MOST_LINE_BYTES = 1 << 20  # of one line or word
-MOST_WIDTH = 1 << 16
+MAX_LINE_BYTES = 1 << 20  # of one line or word
+MAX_WIDTH = 1 << 16
 GROUP = 512  # words that are parsed at once
 BINARY = ".bin"
 Vectors = NDArray[np.float32]
@@ -95,7 +95,7 @@ def import_vectors(
     words = [word for word, kept in zip(file.words, ordinary, strict=True) if kept]
     table = np.zeros((len(reserved) + len(words), vectors.shape[1]), np.float32)
     table[len(reserved) :] = vectors[ordinary]
-    table[reserved.index(str(SPECIALS.unknown))] = vectors.mean(0)  # unless the file has one
+    table[reserved.index(str(SPECIALS.unknown))] = vectors.mean(0)  # replaced below if the file has one
     for index in np.flatnonzero(~ordinary):
         table[reserved.index(file.words[index])] = vectors[index]
     tokenizer = Words([*reserved, *words], word_rules=rules)
@@ -148,9 +148,9 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _line(file: IO[bytes], path: Path, number: int) -> bytes:
-    line = file.readline(MOST_LINE_BYTES)
-    if len(line) == MOST_LINE_BYTES:
-        raise DataError(f"{path}:{number}: a line of more than {MOST_LINE_BYTES:,} bytes: is it a file of vectors?")
+    line = file.readline(MAX_LINE_BYTES)
+    if len(line) == MAX_LINE_BYTES:
+        raise DataError(f"{path}:{number}: a line of more than {MAX_LINE_BYTES:,} bytes: is it a file of vectors?")
     return line
 
 
@@ -160,7 +160,7 @@ def _header(line: bytes) -> tuple[int, int] | None:
     if len(parts) != 2 or not all(part.isdigit() and len(part) < 12 for part in parts):
         return None
     words, width = map(int, parts)
-    return (words, width) if 0 < width <= MOST_WIDTH else None
+    return (words, width) if 0 < width <= MAX_WIDTH else None
 
 
 def _is_binary(path: Path, file: Any) -> bool:
@@ -182,7 +182,7 @@ def _lines(file: IO[bytes], path: Path, first: bytes | None) -> Iterator[tuple[i
 
 
 def _read_text(result: VectorFile, path: Path, lines: Iterator[tuple[int, bytes]], width: int) -> None:
-    if not 0 < width <= MOST_WIDTH:
+    if not 0 < width <= MAX_WIDTH:
         raise DataError(f"{path}:1: expected a word and its numbers, or the numbers of words and of dimensions")
     group: list[tuple[int, bytes, bytes]] = []
     for number, line in lines:
@@ -238,8 +238,8 @@ def _binary_word(file: IO[bytes], path: Path, number: int) -> bytes:
     while (byte := file.read(1)) not in (b" ", b""):
         if byte != b"\n":  # after the vector of the word before it, in some files
             word += byte
-        if len(word) > MOST_LINE_BYTES:
-            raise DataError(f"{path}: word {number:,} has more than {MOST_LINE_BYTES:,} bytes: is it a binary file?")
+        if len(word) > MAX_LINE_BYTES:
+            raise DataError(f"{path}: word {number:,} has more than {MAX_LINE_BYTES:,} bytes: is it a binary file?")
     return bytes(word)
 
 

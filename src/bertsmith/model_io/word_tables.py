@@ -52,7 +52,7 @@ def load_vectors(model: Model, source: str, tokenizer: Tokenizer) -> list[str]:
 def extend_vocabulary(
     source: str | Path, vectors: str, output: str | Path, *, limit: int = 0, overwrite: bool = False
 ) -> dict[str, Any]:
-    """Writes a translation model whose encoder also knows the words of a file of vectors, or of a folder.
+    """Writes a translation model whose encoder also knows the words of a file of vectors or of a model folder.
 
     Its own word vectors must be fixed ones from the same vectors. `limit`: of the first words of the file; 0: all.
     """

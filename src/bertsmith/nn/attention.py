@@ -323,7 +323,7 @@ def _varlen_attention(q_THK: Tensor, k_THK: Tensor, v_THK: Tensor, context: Atte
     window = (-1, 0 if context.causal else -1)  # tokens to the left and to the right; -1: all
     cu_seqlens, max_seqlen = context.cu_seqlens, context.max_seqlen
     out_THK = varlen_attn(q_THK, k_THK, v_THK, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, window_size=window)
-    assert isinstance(out_THK, Tensor)  # a pair only with return_aux
+    assert isinstance(out_THK, Tensor)  # a tuple only with return_aux
     return out_THK
 
 

@@ -48,7 +48,7 @@ class TwoTexts:
 class BiattentionPooler(nn.Module):
     """The joint vector [N, 16 H] of two texts: each is encoded, attends to the other, and is pooled in four ways.
 
-    The same first layers encode both texts; those that integrate the attention are of each side.
+    The layers that encode the texts are shared; each text has its own layers that integrate the attention.
     """
 
     reads_pooled = False

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MOST_SHAPES = 2  # whose tensors are kept: they are the activations of a layer
+MAX_SHAPES = 2  # whose tensors are kept: they are the activations of a layer
 WARMUP = 2  # runs before the capture, in which kernels are compiled and libraries allocate memory
 
 
@@ -47,7 +47,7 @@ class CapturedSteps:
                 reason = str(error).partition("\n")[0]
                 warnings.warn(f"the LSTM runs without CUDA graphs, which is slower: {reason}", stacklevel=2)
                 return None
-            if len(self._by_shape) >= MOST_SHAPES:
+            if len(self._by_shape) >= MAX_SHAPES:
                 del self._by_shape[next(iter(self._by_shape))]
             self._by_shape[key] = graphs
         return graphs.claim()
@@ -67,7 +67,7 @@ class Run:
         self._graphs.forward.replay()
 
     def backward(self, grad_outputs: Tensor) -> Any:
-        """All steps backwards; the gradients."""
+        """Backward through all steps; returns the gradients."""
         self._graphs.grads.hidden_DSNP.copy_(grad_outputs)
         self._graphs.backward.replay()
         return self._graphs.grads

@@ -44,23 +44,23 @@ class _Lookup(torch.autograd.Function):
 
 
 class _Windows(torch.autograd.Function):
-    """All windows of `reach` characters [N, C, E] -> [N, C - reach + 1, reach * E].
+    """All windows of `kernel_size` characters [N, C, E] -> [N, C - kernel_size + 1, kernel_size * E].
 
     The gradient is a sum of slices: `unfold` has a kernel for it that is many times slower.
     """
 
     @staticmethod
-    def forward(ctx: Any, x_NCE: Tensor, reach: int) -> Tensor:
-        ctx.reach = reach
-        return x_NCE.unfold(1, reach, 1).transpose(2, 3).flatten(2)
+    def forward(ctx: Any, x_NCE: Tensor, kernel_size: int) -> Tensor:
+        ctx.kernel_size = kernel_size
+        return x_NCE.unfold(1, kernel_size, 1).transpose(2, 3).flatten(2)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (grad_NWR,), reach = gradients, ctx.reach
+        (grad_NWR,), kernel_size = gradients, ctx.kernel_size
         count, windows, _ = grad_NWR.shape
-        parts = grad_NWR.reshape(count, windows, reach, -1).unbind(2)
-        grad_NCE = grad_NWR.new_zeros(count, windows + reach - 1, parts[0].shape[-1])
+        parts = grad_NWR.reshape(count, windows, kernel_size, -1).unbind(2)
+        grad_NCE = grad_NWR.new_zeros(count, windows + kernel_size - 1, parts[0].shape[-1])
         for first, part_NWE in enumerate(parts):
             grad_NCE[:, first : first + windows] += part_NWE
         return grad_NCE, None
@@ -92,9 +92,9 @@ class CharacterCNN(nn.Module):
         super().__init__()
         self.embeddings = nn.Embedding(TABLE, width)
         # weights [filters, E * characters]: products of windows are faster than convolutions of so few channels
-        self.filters = nn.ModuleList(nn.Linear(width * reach, count) for reach, count in filters)
-        self.reaches = [reach for reach, _ in filters]
-        self.padding = max(self.reaches)
+        self.filters = nn.ModuleList(nn.Linear(width * kernel_size, count) for kernel_size, count in filters)
+        self.kernel_sizes = [kernel_size for kernel_size, _ in filters]
+        self.padding = max(self.kernel_sizes)
         size = sum(count for _, count in filters)
         self.highway = nn.ModuleList(Highway(size) for _ in range(highway))
         self.project = nn.Linear(size, projection)
@@ -130,9 +130,10 @@ class CharacterCNN(nn.Module):
         if torch.is_autocast_enabled(device):
             x_NCE = x_NCE.to(torch.get_autocast_dtype(device))
         parts = []
-        for layer, reach in zip(self._each(), self.reaches, strict=True):
-            windows: Tensor = _Windows.apply(x_NCE, reach)  # type: ignore[no-untyped-call]
-            weight = layer.weight.view(len(layer.weight), -1, reach).transpose(1, 2).flatten(1)  # [filters, reach * E]
+        for layer, kernel_size in zip(self._each(), self.kernel_sizes, strict=True):
+            windows: Tensor = _Windows.apply(x_NCE, kernel_size)  # type: ignore[no-untyped-call]
+            weight = layer.weight.view(len(layer.weight), -1, kernel_size)
+            weight = weight.transpose(1, 2).flatten(1)  # [filters, kernel_size * E]
             # not amax, which divides gradients among equal windows: that takes several passes over all outputs
             parts.append((F.linear(windows, weight).max(1).values + layer.bias).to(x_NCE.dtype))
         x_NK = self.activation(torch.cat(parts, -1))
@@ -143,37 +144,36 @@ class CharacterCNN(nn.Module):
 
 
 def distinct_words(
-    batch: Batch, *, most: int, reach: int = 0, vocabulary: Tensor | None = None
+    batch: Batch, *, max_characters: int, padding: int = 0, vocabulary: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The characters of the distinct words of a batch [N, C], and which of them each token is [T].
 
-    Words are cut after `most` characters; `reach` columns of padding are added as far as `most` allows.
-
-    They are those of the batch, however it has them; where only ids are known, those of the tokens of the `vocabulary`
-    [V, C], or without it the bytes of the ids.
+    Words are cut after `max_characters` characters; `padding` columns are added as far as `max_characters` allows.
+    A batch has either a table of distinct spellings or the characters of every token. For a batch that has ids only,
+    the characters come from the `vocabulary` [V, C], or without it from the bytes of the ids.
     """
     if batch.spellings is not None and batch.spelling_ids is not None:
-        return fit_words(batch.spellings, most, reach), batch.spelling_ids.flatten()
+        return fit_words(batch.spellings, max_characters, padding), batch.spelling_ids.flatten()
     if batch.characters is not None:
-        cut = fit_words(batch.characters.flatten(0, 1), most, reach)
+        cut = fit_words(batch.characters.flatten(0, 1), max_characters, padding)
         words_NC, index_T = torch.unique(cut, dim=0, return_inverse=True)
-        warn_of_equal_words(batch.characters.flatten(0, 1), len(words_NC), most=most)
+        warn_of_equal_words(batch.characters.flatten(0, 1), len(words_NC), max_characters=max_characters)
         return words_NC, index_T
     ids, index_T = torch.unique(batch.input_ids.flatten(), return_inverse=True)
     words_NC = id_characters(ids) if vocabulary is None else vocabulary[ids]
-    return fit_words(words_NC, most, reach), index_T
+    return fit_words(words_NC, max_characters, padding), index_T
 
 
-def fit_words(characters_NC: Tensor, most: int, reach: int = 0) -> Tensor:
-    """The characters and `reach` columns of padding, together at most `most` columns.
+def fit_words(characters_NC: Tensor, max_characters: int, padding: int = 0) -> Tensor:
+    """The characters and `padding` columns of padding, together at most `max_characters` columns.
 
-    Of words that are longer the first bytes and the end mark remain.
+    Longer words keep their first bytes and the end mark.
     """
     width = characters_NC.shape[1]
-    if width <= most:
-        added = min(reach, most - width)
+    if width <= max_characters:
+        added = min(padding, max_characters - width)
         return F.pad(characters_NC, (0, added), value=PADDING) if added else characters_NC
-    cut = characters_NC[:, :most].clone()
+    cut = characters_NC[:, :max_characters].clone()
     cut[:, -1] = torch.where(cut[:, -1] == PADDING, PADDING, WORD_END)
     return cut
 
@@ -185,17 +185,17 @@ def id_characters(ids_N: Tensor) -> Tensor:
     return F.pad(F.pad(bytes_N4, (1, 0), value=WORD_BEGIN), (0, 1), value=WORD_END).to(torch.int16)
 
 
-def warn_of_equal_words(characters_TC: Tensor, distinct: int, *, most: int) -> None:
-    """Different words that are equal as far as they are read have equal vectors: that must not pass in silence.
+def warn_of_equal_words(characters_TC: Tensor, distinct: int, *, max_characters: int) -> None:
+    """Warns where different words get equal vectors, because they are equal in the part that is read.
 
-    `distinct`: how many different words are left of these when they are cut to `most` characters.
+    `distinct`: the number of different words after cutting them to `max_characters` characters.
     """
-    if characters_TC.shape[-1] <= most:
+    if characters_TC.shape[-1] <= max_characters:
         return
     different = len(torch.unique(characters_TC, dim=0))
     if different > distinct:
         warnings.warn(
-            f"words that are equal in their first {most - 2} bytes get the same vector, since this encoder reads no "
-            f"more of a word: {different - distinct} here",
+            f"words that are equal in their first {max_characters - 2} bytes get the same vector, since this encoder "
+            f"reads no more of a word: {different - distinct} here",
             stacklevel=4,
         )

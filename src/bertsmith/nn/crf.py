@@ -28,7 +28,7 @@ class Allowed(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelSequences:
-    """Emission scores of sequences. A row may hold several sequences in a row, which do not affect each other."""
+    """Emission scores of sequences. A row may hold several consecutive sequences, which do not affect each other."""
 
     emissions: Tensor  # [N, M, K]; finite at padding too
     lengths: Tensor  # [N] int64; may be 0

@@ -1,4 +1,4 @@
-"""Keys and values of the hypotheses of a beam search, which stay where they are when hypotheses are reordered.
+"""Keys and values of the hypotheses of a beam search, which are not moved when hypotheses are reordered.
 
 N source texts of S tokens, M hypotheses of L tokens, H heads, K head width.
 """
@@ -34,7 +34,7 @@ class HypothesisCache:
         return HypothesisCache(torch.zeros(size, dtype=dtype, device=device), rows, rows.new_zeros(1))
 
     def begin(self) -> None:
-        """Before the layers of a step: its token of each hypothesis is in the row of that number."""
+        """Called before the layers of a step, whose new token of hypothesis m is written to row m."""
         every_M = torch.arange(len(self.rows), device=self.rows.device)
         self.rows.index_copy_(1, self.step, every_M[:, None])
 
@@ -68,7 +68,7 @@ class HypothesisLayerCache:
             from bertsmith.nn.kernels.cached_attention import attend  # imports triton
 
             return attend(q_MHK, self.memory, self.rows, self.step)
-        # on a GPU reading the step would wait for it
+        # reading the step would synchronise a GPU
         length = self.rows.shape[1] if q_MHK.is_cuda else int(self.step) + 1
         tokens_L = torch.arange(length, device=q_MHK.device)
         k_MHLK, v_MHLK = self.memory[self.rows[:, :length], tokens_L].permute(2, 0, 3, 1, 4)

@@ -53,7 +53,7 @@ def _logistic(logits: Tensor, weight: Tensor, label: int) -> tuple[Tensor, Tenso
 
 @dataclass(frozen=True)
 class Targets:
-    """The words that some rows are multiplied with, and the weights of the products."""
+    """The context and noise words whose vectors some rows are multiplied with, and the weights of the products."""
 
     context_E: Tensor
     noise_E: Tensor
@@ -67,13 +67,13 @@ class _Part:
 
     rows: slice
     total: Tensor  # [] the loss
-    ids_E: Tensor  # context, then noise words: the parts of neighbouring rows have some in common
+    ids_E: Tensor  # context, then noise words; adjacent parts share some
     sizes: list[int]  # how many of each
     gradients: tuple[Tensor, Tensor]  # of the products with context and with noise words
 
 
 class _SparseLoss(torch.autograd.Function):
-    """In parts of the rows, which look up the vectors of their words: neither these nor the products are kept."""
+    """Computed in parts of the rows; neither the word vectors that a part looks up nor the products are kept."""
 
     @staticmethod
     def forward(ctx: Any, x_RD: Tensor, table_VD: Tensor, targets: Callable[[int, int], Targets]) -> Tensor:

@@ -153,8 +153,8 @@ class LayerMix(nn.Module):
             self.weights = nn.Parameter(torch.zeros(len(self.chosen)))
             self.scale = nn.Parameter(torch.ones(1))
 
-    def shares(self) -> dict[str, float]:
-        """The weight of each layer in the sum after the softmax, by its number, and the scale; empty without a sum."""
+    def layer_weights(self) -> dict[str, float]:
+        """The weight of each layer in the sum, after the softmax, by its number, and the scale; empty without a sum."""
         if not self.sums:
             return {}
         return weights_in_sum(self.chosen, self.weights, self.scale)

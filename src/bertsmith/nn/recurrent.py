@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# the dropped matrix is a new one in every forward, so that cuDNN has to copy the weights together
+# weight dropout makes a new matrix in every forward, so cuDNN copies the weights into one chunk each time
 warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk of memory")
 
 
@@ -53,7 +53,7 @@ class BiGRU(BiLSTM):
 class WeightDropLSTM(nn.Module):
     """An LSTM layer with dropout on its hidden-to-hidden matrix (DropConnect; Merity et al. 2018, §2).
 
-    The same elements of the matrix are dropped at all tokens, and cuDNN's kernels serve.
+    The same elements of the matrix are dropped at all tokens, so that cuDNN's kernels can be used.
     """
 
     stacks: ClassVar[Mapping[str, int]] = {"weight_ih": 4, "weight_hh": 4}  # see `optimizers.weights_of`

@@ -33,7 +33,7 @@ class ScalarMix(nn.Module):
             layers = [F.layer_norm(layer_TD, layer_TD.shape[-1:]) for layer_TD in layers]
         return weighted_sum(layers, self.weights, self.scale)
 
-    def shares(self) -> dict[str, float]:
+    def layer_weights(self) -> dict[str, float]:
         """The weight of each layer after the softmax, by its number, and the scale."""
         return weights_in_sum(range(len(self.weights)), self.weights, self.scale)
 
@@ -44,10 +44,10 @@ class ScalarMix(nn.Module):
 
 def weighted_sum(layers: Sequence[Tensor], weights: Tensor, scale: Tensor) -> Tensor:
     """scale * (softmax(weights) . layers), of layers [T, D]."""
-    shares = weights.softmax(0)
-    mixed_TD = shares[0] * layers[0]
-    for share, layer_TD in zip(shares[1:], layers[1:], strict=True):
-        mixed_TD = mixed_TD + share * layer_TD
+    weights = weights.softmax(0)
+    mixed_TD = weights[0] * layers[0]
+    for weight, layer_TD in zip(weights[1:], layers[1:], strict=True):
+        mixed_TD = mixed_TD + weight * layer_TD
     return scale * mixed_TD
 
 

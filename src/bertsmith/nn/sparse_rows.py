@@ -48,7 +48,7 @@ def _stable_sort(rows_T: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sum_part(sums_UD: Tensor, values_TD: Tensor, order_T: Tensor, starts_U: Tensor, first: int, last: int) -> Tensor:
     """Writes the sums of some rows, and returns their norm []."""
-    # whole tensors without reading the device
+    # for whole tensors, without synchronising with the device
     start, end = int(starts_U[first]) if first else 0, int(starts_U[last]) if last < len(starts_U) else len(order_T)
     some_UD = F.embedding_bag(order_T[start:end], values_TD, starts_U[first:last] - start, mode="sum")
     sums_UD[first:last] = some_UD

@@ -31,8 +31,8 @@ def ngram_rows(characters_NC: Tensor, *, smallest: int, largest: int, buckets: i
     rank = torch.where(begins, begins.long().cumsum(1) - 1, width)
     end_N = (characters != PADDING).sum(1)
     starts = end_N[:, None].repeat(1, width + largest + 1)
-    places = torch.arange(width, device=characters.device).expand_as(rank)
-    starts = _scatter(starts, rank, places)
+    byte_indices = torch.arange(width, device=characters.device).expand_as(rank)
+    starts = _scatter(starts, rank, byte_indices)
     powers = _powers(width + 1, characters.device)
     first = starts[:, :width]
     hashes, valid = [], []

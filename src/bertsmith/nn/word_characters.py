@@ -12,7 +12,7 @@ from bertsmith.nn.character_cnn import PADDING, TABLE, fit_words, warn_of_equal_
 from bertsmith.nn.recurrent import BiGRU
 
 CharacterKind = Literal["gru", "cnn", "none"]
-MOST = 50  # bytes of a word that are read, its marks included, as in ELMo
+MAX_CHARACTERS = 50  # bytes of a word that are read, its marks included, as in ELMo
 
 
 class WordCharacters(nn.Module):
@@ -43,9 +43,9 @@ class WordCharacters(nn.Module):
 
     def forward(self, characters_TC: Tensor) -> Tensor:
         """[T, C] -> [T, D]; each distinct word is computed once."""
-        cut_TC = fit_words(characters_TC, min(MOST, characters_TC.shape[1]))
+        cut_TC = fit_words(characters_TC, min(MAX_CHARACTERS, characters_TC.shape[1]))
         distinct_NC, word_T = torch.unique(cut_TC, dim=0, return_inverse=True)
-        warn_of_equal_words(characters_TC, len(distinct_NC), most=MOST)
+        warn_of_equal_words(characters_TC, len(distinct_NC), max_characters=MAX_CHARACTERS)
         return self._vectors(distinct_NC.long())[word_T]
 
     def _vectors(self, characters_NC: Tensor) -> Tensor:

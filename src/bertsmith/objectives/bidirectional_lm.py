@@ -75,13 +75,13 @@ class BidirectionalLM(LanguageModelHead):
         """Labels [R]; the ids stay, since neither direction sees its labels."""
         ids_BL, document_BL = batch.input_ids, batch.document_ids
         same = (document_BL[:, 1:] == document_BL[:, :-1]) & (document_BL[:, 1:] != 0)
-        ahead, back = (torch.full_like(ids_BL, IGNORE_INDEX) for _ in range(2))
-        ahead[:, :-1] = torch.where(same, ids_BL[:, 1:], IGNORE_INDEX)
-        back[:, 1:] = torch.where(same, ids_BL[:, :-1], IGNORE_INDEX)
+        next_BL, previous_BL = (torch.full_like(ids_BL, IGNORE_INDEX) for _ in range(2))
+        next_BL[:, :-1] = torch.where(same, ids_BL[:, 1:], IGNORE_INDEX)
+        previous_BL[:, 1:] = torch.where(same, ids_BL[:, :-1], IGNORE_INDEX)
         if batch.next_ids is not None:
             following = F.pad(document_BL[:, 1:], (0, 1))
-            ahead = torch.where((document_BL != 0) & (following == 0), batch.next_ids[:, None], ahead)
-        labels_R = torch.cat((ahead.flatten(), back.flatten()))
+            next_BL = torch.where((document_BL != 0) & (following == 0), batch.next_ids[:, None], next_BL)
+        labels_R = torch.cat((next_BL.flatten(), previous_BL.flatten()))
         return batch.replace(labels={**batch.labels, self.name: labels_R})
 
     def hidden(self, encoding: Encoding) -> Tensor:
@@ -108,16 +108,18 @@ class BidirectionalLM(LanguageModelHead):
         rows = torch.cat((target_R, sampled_S))
         output_XP, bias_X = self.output(rows), self.bias[rows] - self.sampler.log_expected_count(rows, tries)
         count = len(target_R)
-        own_R = (x_RP * output_XP[:count].to(x_RP.dtype)).sum(-1, dtype=torch.promote_types(x_RP.dtype, torch.float32))
-        own_R = own_R + bias_X[:count]
+        label_logit_R = (x_RP * output_XP[:count].to(x_RP.dtype)).sum(
+            -1, dtype=torch.promote_types(x_RP.dtype, torch.float32)
+        )
+        label_logit_R = label_logit_R + bias_X[:count]
         if x_RP.is_cuda:
             from bertsmith.nn.kernels.sampled_softmax import sampled_softmax  # imports triton
 
-            return sampled_softmax(x_RP, own_R, output_XP[count:], bias_X[count:], sampled_S, target_R, known_R)
+            return sampled_softmax(x_RP, label_logit_R, output_XP[count:], bias_X[count:], sampled_S, target_R, known_R)
         logits_RS = at_least_float32(F.linear(x_RP, output_XP[count:])) + bias_X[count:]
         logits_RS = logits_RS.masked_fill(target_R[:, None] == sampled_S, LOWEST)
-        losses_R = torch.logaddexp(logits_RS.logsumexp(-1), own_R) - own_R
-        return losses_R.where(known_R, 0).sum(), known_R & (own_R > logits_RS.amax(-1))
+        losses_R = torch.logaddexp(logits_RS.logsumexp(-1), label_logit_R) - label_logit_R
+        return losses_R.where(known_R, 0).sum(), known_R & (label_logit_R > logits_RS.amax(-1))
 
 
 class LogUniformSampler(nn.Module):

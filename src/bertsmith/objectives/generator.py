@@ -192,5 +192,5 @@ def sample_tokens(logits_RV: Tensor, batch: Batch, index_R: Tensor, *, key: int,
 
 def scatter_where(values_T: Tensor, index_R: Tensor, used_R: Tensor, new_R: Tensor) -> Tensor:
     """The values [T] with new ones at the used indices."""
-    target_R = torch.where(used_R, index_R, len(values_T))  # unused slots write behind the end, which is dropped
+    target_R = torch.where(used_R, index_R, len(values_T))  # unused slots write past the end, which is dropped
     return torch.cat((values_T, values_T[:1])).scatter(0, target_R, new_R)[: len(values_T)]

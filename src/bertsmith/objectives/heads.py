@@ -1,4 +1,4 @@
-"""What the heads of fine-tuning and of sentence pairs share: settings, label names, and heads that read one vector.
+"""Shared by the heads of fine-tuning and of sentence pairs: settings, label names, and heads that read one vector.
 
 N texts, D width.
 """
@@ -126,7 +126,7 @@ class TextConfig(RecurrentConfig):
             raise ConfigError(f"pooling=biattention has recurrent and hidden layers of its own: leave out {setting}")
 
     def with_pooling(self, direction: Direction) -> Self:
-        """With the pooling that auto means; the token that a causal encoder reads first depends on itself alone."""
+        """Resolves `pooling=auto`; the token that a causal encoder reads first depends on itself alone."""
         if self.pooling != "auto":
             return self
         if direction == "none" and self.recurrent == "none":  # the first token depends on itself alone, as every token
@@ -171,8 +171,8 @@ class TextHead(Objective):
         bias = context.layer_config.classifier_bias or self.several_rows
         self.head: nn.Linear | BatchNormHead | MaxoutHead = nn.Linear(self.pooling.width, outputs, bias=bias)
         if config.hidden:
-            rates = {"dropout": config.dropout, "hidden_dropout": config.hidden_dropout}
-            self.head = BatchNormHead(self.pooling.width, config.hidden, outputs, **rates)
+            dropouts = {"dropout": config.dropout, "hidden_dropout": config.hidden_dropout}
+            self.head = BatchNormHead(self.pooling.width, config.hidden, outputs, **dropouts)
         if config.pooling == "biattention":
             width = config.biattention_width
             self.head = MaxoutHead(self.pooling.width, width, outputs, dropout=config.dropout)

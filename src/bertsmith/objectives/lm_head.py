@@ -18,7 +18,7 @@ from bertsmith.nn.transformer import trains_in_half_precision
 from bertsmith.objectives.objective import BuildContext, Objective, at_least_float32
 from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
 
-MOST_LOGITS = 1 << 28  # in float32 at once: 1 GiB
+MAX_LOGITS = 1 << 28  # in float32 at once: 1 GiB
 
 
 class LanguageModelHead(Objective):
@@ -67,7 +67,7 @@ class LanguageModelHead(Objective):
     def loss(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Loss:
         """See `Objective.loss`; on CUDA, compiled or not to be compiled, one kernel turns logits into their gradient.
 
-        Elsewhere, rows with more than `MOST_LOGITS` logits are computed part by part, and again in the backward.
+        Elsewhere, rows with more than `MAX_LOGITS` logits are computed part by part, and again in the backward.
         """
         x_RD = self.hidden(encoding)
         if self.fusable and (self._fuses(x_RD) or len(self.labels(batch)) > self._rows(table)):
@@ -79,7 +79,7 @@ class LanguageModelHead(Objective):
 
     def _rows(self, table: Tensor | None) -> int:
         """Rows whose logits are computed at once."""
-        return max(1, MOST_LOGITS // len(self._output_table(table)))
+        return max(1, MAX_LOGITS // len(self._output_table(table)))
 
     def hidden_loss(self, x_RD: Tensor, batch: Batch, table: Tensor | None) -> Loss:
         """The cross entropy of hidden states of the encoder [R, D]."""

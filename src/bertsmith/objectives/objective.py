@@ -84,9 +84,8 @@ class Objective(nn.Module):
     reads_target: ClassVar[bool] = False  # `Encoding.target`: the decoder at every token of `Batch.target`
     reads_encoding: bool = True  # False: its loss is that of `sample_replacements` alone
     per_text: bool = False  # one prediction per text, not per token
-    reads_copy: bool = (
-        False  # a corrupted copy of the batch, in a forward of its own: other objectives read the original
-    )
+    # a corrupted copy of the batch, in a forward of its own: other objectives read the original
+    reads_copy: bool = False
     tied: bool = False  # its logits are products with the encoder's token table
     classes: int = 0  # of a softmax whose untrained loss is log(classes); 0: there is none
     class_weights: Tensor | None  # [K] of the losses of each class; None: all 1
@@ -119,7 +118,7 @@ class Objective(nn.Module):
 
     @property
     def threads_over_rows(self) -> bool:
-        """Whether its loss on a CPU is computed in loops over rows (`nn.row_threads`)."""
+        """Whether its loss on a CPU is computed by threads over parts of the rows (`nn.row_threads`)."""
         return False
 
     @property

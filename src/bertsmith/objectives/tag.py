@@ -29,7 +29,7 @@ STARTS = ".starts"  # suffix of the indices of tokens that begin a sentence
 class Config(RecurrentConfig):
     """indices["tag"] [R] int64: the first token of each word; labels["tag"] [R] int64: its class, or IGNORE_INDEX."""
 
-    labels: tuple[str, ...] = default_names(2)  # class names by class index; folders of others may repeat one
+    labels: tuple[str, ...] = default_names(2)  # class names by class index; imported folders may repeat one
     dropout: float = 0.1  # on the vector of each word
     layers: LayerChoice = "top"  # which layers of the encoder are read
     class_weights: tuple[float, ...] = ()  # of the losses of each class; fine-tuning takes balanced or {LABEL = WEIGHT}
@@ -154,7 +154,7 @@ class Tag(Objective):
         first_N = index_R.new_full((texts,), len(index_R)).scatter_reduce(0, text_R, count_R, "amin")
         position_R = count_R - first_N[text_R]
         lengths_N = index_R.new_zeros(texts).index_add(0, text_R, labelled_R.long())
-        # a GPU is not asked for the longest text: the host would wait for it
+        # on a GPU the longest text is not computed: the host would wait for it
         longest = max(1, min(batch.max_seqlen, len(index_R)) if index_R.is_cuda else int(lengths_N.max()))
         slot_R = torch.where(labelled_R, text_R * longest + position_R, texts * longest)
         if (starts := batch.indices.get(self.name + STARTS)) is not None:

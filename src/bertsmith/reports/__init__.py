@@ -1,1 +1,1 @@
-"""Runs looked at, at any moment of their lives: one run folder, several side by side, and a page about them."""
+"""Reports on training runs, finished or in progress: one run folder, several side by side, and an HTML page."""

@@ -131,8 +131,8 @@ def line_chart(curves: Mapping[str, Points], *, title: str) -> str:
     size = np.array([(width - left - right) / last, (height - top - bottom) / (low - high)])
     parts = []
     for index, (name, points) in enumerate(known.items()):
-        places = np.round((points - [0.0, high]) * size + [left, top], 1).tolist()
-        line = " ".join(f"{x},{y}" for x, y in places)
+        pixels = np.round((points - [0.0, high]) * size + [left, top], 1).tolist()
+        line = " ".join(f"{x},{y}" for x, y in pixels)
         parts.append(f'<polyline points="{line}" fill="none" {LINES[name]}/>')
         x = left + 100 * index
         parts.append(

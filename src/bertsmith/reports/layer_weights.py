@@ -1,6 +1,6 @@
 """The learned weights of the layers of an encoder in a task (P-ELMo Figure 2): from the log of a run, and as figures.
 
-A run logs each weight as `mix/PLACE/LAYER`, and the scale of the sum as `mix/PLACE/scale`.
+A run logs each weight as `mix/NAME/LAYER`, and the scale of the sum as `mix/NAME/scale`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bertsmith.reports.run_history import RunHistory
 PREFIX, SCALE = "mix/", "scale"
 WIDTH, ROW, LEFT, RIGHT = 360, 22, 92, 56  # pixels of a figure, of a bar's row, and of its margins
 
-Weights = Mapping[str, Mapping[str, float]]  # by place: of each layer, and the scale
+Weights = Mapping[str, Mapping[str, float]]  # by mix: the weight of each layer, and the scale
 
 
 def weights_of(run: RunHistory) -> dict[str, dict[str, float]]:
@@ -22,20 +22,20 @@ def weights_of(run: RunHistory) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name, value in run.best_held_out.items():
         if name.startswith(PREFIX):
-            place, _, layer = name.removeprefix(PREFIX).rpartition("/")
-            found.setdefault(place, {})[layer] = value
+            mix, _, layer = name.removeprefix(PREFIX).rpartition("/")
+            found.setdefault(mix, {})[layer] = value
     return found
 
 
 def weight_figures(weights: Weights, *, title: str = "") -> list[str]:
-    """One figure per place, with a bar for each layer."""
-    return [_figure(place, some, title) for place, some in weights.items()]
+    """One figure per mix, with a bar for each layer."""
+    return [_figure(mix, some, title) for mix, some in weights.items()]
 
 
-def _figure(place: str, weights: Mapping[str, float], title: str) -> str:
+def _figure(mix: str, weights: Mapping[str, float], title: str) -> str:
     layers = {name: value for name, value in weights.items() if name != SCALE}
     scale = f"scale {weights[SCALE]:.2f}" if SCALE in weights else ""
-    heading = f"{title}: {place}" if title else place
+    heading = f"{title}: {mix}" if title else mix
     most, height = max([*layers.values(), 1e-9]), ROW * len(layers)
     parts = []
     for row, (name, value) in enumerate(layers.items()):

@@ -1,6 +1,6 @@
 """A run folder read into one object: its recipe, its state, its curves.
 
-Only reads, at any time while the run lives. `read_run(folder)` is the entry point; `RunReader` follows a live run.
+It only reads, also while the run is in progress. `read_run(folder)` is the entry point; `RunReader` follows a run.
 """
 
 from __future__ import annotations

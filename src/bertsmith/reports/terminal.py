@@ -48,7 +48,7 @@ def facts_table(facts: Mapping[str, Any], *, title: str = "") -> None:
 
 
 def formatted(name: str, value: Any) -> str:
-    """A value for people: thousands separators, rates in percent, bytes in MB."""
+    """A value in readable form: thousands separators, rates in percent, bytes in MB."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]
     if isinstance(value, int):

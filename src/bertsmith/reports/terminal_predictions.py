@@ -14,7 +14,7 @@ SHADES = " ░▒▓█"  # from no attention to the maximum
 TOKEN_WIDTH = 16
 
 
-def fillings(masks: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+def mask_predictions(masks: Sequence[Sequence[Mapping[str, Any]]]) -> None:
     """Candidates for each mask."""
     for candidates in masks:
         rows = plain_table(show_header=False)

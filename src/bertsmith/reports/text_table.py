@@ -30,7 +30,7 @@ class TextTable:
         return [dict(zip(self.headings, row, strict=True)) for row in self.rows]
 
     def print(self, title: str) -> None:
-        """Prints it below its title."""
+        """Prints the table below its title."""
         headings = [heading.replace(", ", ",\n") for heading in self.headings]
         grid = plain_table(*headings[: self.left], right=tuple(headings[self.left :]))
         grid.columns[0].no_wrap = True  # the names of the rows stay readable in a narrow terminal

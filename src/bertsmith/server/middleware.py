@@ -29,8 +29,8 @@ METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", 
 HEALTH_PATHS = ("/health", "/health/live", "/health/ready")
 OVERFLOW = "bertsmith.overflow"  # key of the scope: the connection is over the limit and is only for health checks
 FLUSH_SECONDS = 0.02
-LARGE_BODY = 256 << 10  # bytes; requests with larger ones take turns, so that most of the time is left for small ones
-LARGE_REQUESTS = 2  # processed at once
+LARGE_BODY = 256 << 10  # bytes; few requests with larger bodies are processed at a time, so that small ones can run
+LARGE_REQUESTS = 2  # processed at the same time
 BUFFERED_BODIES = 16  # bodies of the maximum size that may be in memory
 OPENAI_PREFIX = "/v1/"  # routes with OpenAI's error format
 HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
@@ -44,13 +44,13 @@ def error_response(error: RequestError, context: RequestContext) -> Response:
 
 
 class DelayedCalls:
-    """Calls functions after about so many seconds, all that are due at once: cheaper than a timer for each."""
+    """Calls functions after a delay. One timer calls all that are due: cheaper than a timer for each."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[float, Callable[..., None], tuple[Any, ...]]] = deque()
 
     def add(self, seconds: float, function: Callable[..., None], *arguments: Any) -> None:
-        """The delays must be equal, except for 0: at once."""
+        """Calls the function after so many seconds, immediately if 0; all other delays must be equal."""
         if not seconds:
             function(*arguments)
             return
@@ -183,7 +183,7 @@ class Gateway:
             raise RequestError(403, "unauthorized", message)
 
     def check_capacity(self, model: str | None, size: int) -> None:
-        """An error if the server is too busy for a request of `size` bytes; of the model in its path if that exists."""
+        """An error if the model in the path, or without one every model, is too busy for a request of `size` bytes."""
         named = self.service.models.get(model or "")
         self.service.check_capacity([named] if named else self.service.models.values(), size)
 
@@ -254,7 +254,7 @@ class Gateway:
         return error
 
     def reject_unparsed(self, path: str, size: int) -> tuple[RequestContext, RequestError, float] | None:
-        """The rejection of a POST request of an overloaded server, and the seconds before it is sent; None if it isn't.
+        """The rejection of a POST request by an overloaded server, and the seconds before it is sent; else None.
 
         The caller sends it and calls `finish_rejection`.
         """

@@ -53,7 +53,7 @@ HEADERS = {
 }
 NO_RUNS = "this server shows no runs: start it with --runs FOLDER"
 MAX_DEPTH = 6  # of folders that are searched for evaluations
-MAX_READERS = 16  # logs kept in memory, so that an update reads only new lines
+MAX_READERS = 16  # whose logs are kept in memory, so that an update reads only new lines
 MAX_RUNS = 10  # in one chart
 RUN_KEYS = ("recipe", "state", "steps", "planned_steps", "tokens", "seconds", "best", "best_step", "started", "updated")
 

@@ -33,7 +33,7 @@ class CompletionRequest(BaseModel):
     prompt: Annotated[str | list[str], Field(description="One text, or a list of texts, to be continued.")]
     model: ModelName = None
     max_tokens: Annotated[
-        int | None, Field(ge=1, description="Maximum of new tokens; default: up to 64, as many as fit.")
+        int | None, Field(ge=1, description="Maximum number of new tokens; default: up to 64, as many as fit.")
     ] = None
     temperature: Annotated[float, Field(ge=0, le=100, description="0: always the most likely token.")] = 1.0
     top_p: Annotated[
@@ -152,9 +152,13 @@ async def completions(body: CompletionRequest, request: Request, service: Servic
         choices = [
             choice(prompt, sample, echoed[prompt] + result["text"], result) for prompt, sample, result in results
         ]
-        asked = sum(map(len, predictor.tokenizer.encode_batch(prompts)))
-        made = sum(len(result["tokens"]) for *_, result in results)
-        usage = {"prompt_tokens": asked, "completion_tokens": made, "total_tokens": asked + made}
+        prompted = sum(map(len, predictor.tokenizer.encode_batch(prompts)))
+        generated = sum(len(result["tokens"]) for *_, result in results)
+        usage = {
+            "prompt_tokens": prompted,
+            "completion_tokens": generated,
+            "total_tokens": prompted + generated,
+        }
         return json_response(about | {"choices": choices, "usage": usage})
 
     if body.stream:

@@ -19,7 +19,7 @@ from bertsmith.server.errors import ErrorType, RequestError, over_limit
 from bertsmith.server.settings import Limits
 
 MAX_DEPTH = 16  # of a body
-MAX_VALUES = 65_536  # in one body: 32 texts of 512 token ids are 16,384
+MAX_VALUES = 65_536  # in one body: 32 texts of 512 token ids have 16,384
 MAX_DIGITS = 20  # of an integer
 
 Inputs = Annotated[str | list[str], Field(description="One text, or a list of texts.")]
@@ -46,7 +46,7 @@ class EmbedRequest(BaseModel):
     truncate: Truncate = False
     pooling: Annotated[
         Pooling | None,
-        Field(description="Mean of all tokens, first token, or pooler output; default: as the model folder sets it."),
+        Field(description="Pooling of the tokens, or the pooler output; default: that of the model folder."),
     ] = None
     layers: Annotated[
         list[int], Field(min_length=1, max_length=64, description="0 is the embedding layer, -1 the last layer.")
@@ -154,7 +154,8 @@ class QARequest(BaseModel):
     inputs: Passage | None = None
     top_k: TopK = 1
     no_answer: Annotated[
-        float | None, Field(description="Threshold: answer nothing if that scores this much more than the best span.")
+        float | None,
+        Field(description="Threshold: no answer if the no-answer score exceeds the best span's by more."),
     ] = None
     model: ModelName = None
 

@@ -62,7 +62,7 @@ class DeadlineProtocol(H11Protocol):
         self.overflows = False  # the server has its maximum of connections without this one
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accepts a connection; those over the limit are for health checks only, and the oldest of them makes room."""
+        """Accepts a connection. Those over the limit are for health checks; if too many wait, the oldest is closed."""
         super().connection_made(transport)
         if len(self.connections) > self.limits.max_connections:
             self.overflows, self.app = True, self._overflow_app
@@ -91,7 +91,7 @@ class DeadlineProtocol(H11Protocol):
 
         Rejections must not take the time of the requests that are computed.
         """
-        if not self.gateway.service.crowded or not data.startswith(b"POST /") or self.overflows:
+        if not self.gateway.service.near_capacity or not data.startswith(b"POST /") or self.overflows:
             return False
         head, _, body = data.partition(b"\r\n\r\n")
         head = head.lower() + b"\r\n"
@@ -145,7 +145,7 @@ class DeadlineProtocol(H11Protocol):
             self.timeout_keep_alive_task = self.loop.call_later(UNREAD_GRACE, self.timeout_keep_alive_handler)
             return
         if not self.transport.is_closing() and self.transport.can_write_eof():
-            self.transport.write_eof()  # at once: close() waits for the event loop, while the client may send a request
+            self.transport.write_eof()  # close() would wait for the event loop, while the client may send a request
         super().timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:

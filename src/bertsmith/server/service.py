@@ -42,9 +42,9 @@ from bertsmith.server.monitoring import Metrics, RequestContext, context_of
 from bertsmith.server.settings import Limits
 
 Result = TypeVar("Result")
-LARGE_RESPONSES = 2  # that are made at once of many small objects, which take much memory
+LARGE_RESPONSES = 2  # made at the same time from many small objects, which take much memory
 BYTES_PER_TOKEN = 4  # of a body, to estimate its tokens before it is read
-FULL = 0.9  # share of max_queued_tokens from which on new requests are rejected before their body is read
+FULL_QUEUE = 0.9  # share of max_queued_tokens from which on new requests are rejected before their body is read
 HEALTH_TIMEOUT = 5.0  # seconds for the health check of each model
 HEALTH_CACHE_SECONDS = 1.0
 ROUTE_PIPELINES: dict[str, tuple[Pipeline, ...]] = {  # a model needs a head for one of them; none: any model
@@ -59,7 +59,7 @@ ROUTE_PIPELINES: dict[str, tuple[Pipeline, ...]] = {  # a model needs a head for
     "v1/completions": ("text-generation",),
     "translate": ("translation",),
 }
-OF_TRANSLATORS = ("translate", "tokenize")  # the routes of encoder–decoders
+TRANSLATION_ROUTES = ("translate", "tokenize")  # of encoder–decoders
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class ServedModel:
     def has_head(self, route: str) -> bool:
         """Whether the model has a head for one of the route's pipelines, and the kind of encoder that it needs."""
         pipelines = ROUTE_PIPELINES.get(route, ())
-        if self.predictor.model.encoder.has_decoder and route not in OF_TRANSLATORS:
+        if self.predictor.model.encoder.has_decoder and route not in TRANSLATION_ROUTES:
             return False
         return not pipelines or self.predictor.model.head_for(*pipelines) is not None
 
@@ -152,7 +152,10 @@ class Service:
         if name is not None and name not in self.models:
             raise RequestError(404, "not_found", f"no model has that name: choose {', '.join(self.models)}")
         candidates = list(self.models.values()) if name is None else [self.models[name]]
-        for supporting in (ServedModel.supports, ServedModel.has_head):  # with a head only: the pipeline says why not
+        for supporting in (
+            ServedModel.supports,
+            ServedModel.has_head,
+        ):  # if only `has_head` holds, the pipeline raises an error that says why
             if found := next((one for one in candidates if supporting(one, route)), None):
                 return found
         needed = " or ".join(objectives_with(*ROUTE_PIPELINES[route]))
@@ -264,9 +267,9 @@ class Service:
         return RequestError(422, "validation", redact(str(error), context.json))
 
     @property
-    def crowded(self) -> bool:
-        """Whether `check_capacity` may fail; costs next to nothing."""
-        full = FULL * self.limits.max_queued_tokens
+    def near_capacity(self) -> bool:
+        """Whether `check_capacity` may fail; it is cheap, because it does not sum over the queue."""
+        full = FULL_QUEUE * self.limits.max_queued_tokens
         return self.busy >= self.limits.max_requests or any(
             one.engine.queued_tokens > full for one in self.models.values()
         )
@@ -275,16 +278,16 @@ class Service:
         """An error if all of these models are overloaded for a body of `size` bytes; cheap: before a body is read."""
         limit = self.limits.max_queued_tokens
         queued = min(one.engine.queued_tokens for one in models)
-        if queued > FULL * limit:  # the sum over the queue is needed only now
+        if queued > FULL_QUEUE * limit:  # the sum over the queue is needed only now
             queued = min(one.engine.tokens_ahead(max(1, size // BYTES_PER_TOKEN)) for one in models)
-        if queued > FULL * limit:
+        if queued > FULL_QUEUE * limit:
             raise overloaded(f"the queue is full, at most {limit:,} tokens (--max-queued-tokens)")
         if self.busy >= self.limits.max_requests:
             raise overloaded(f"too many requests are in progress, at most {self.limits.max_requests} (--max-requests)")
 
     @contextmanager
     def large_response(self) -> Iterator[None]:
-        """Waits until few large responses are made at the same time; an error at the deadline of the request."""
+        """Limits the responses made at the same time to `LARGE_RESPONSES`; an error at the deadline of the request."""
         own = current_deadline()
         while not self._large_responses.acquire(timeout=0.05):
             own.check()

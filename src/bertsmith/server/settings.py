@@ -24,9 +24,9 @@ class Limits:
     max_bytes_per_text: int = 64 << 10  # in UTF-8, checked before tokenization
     max_body: int = 4 << 20  # bytes of a request
     max_numbers: int = 4 << 20  # in one response: token embeddings and attention weights grow fast
-    max_requests: int = 128  # processed at once; each has a thread that mostly waits for the engine
+    max_requests: int = 128  # processed at the same time; each has a thread that mostly waits for the engine
     max_connections: int = 1024
-    max_rejections: int = 512  # requests whose 429 response is delayed at once
+    max_rejections: int = 512  # requests whose 429 response is delayed at the same time
     batch_tokens: int | None = None  # of one forward pass; default: what suits the device
     max_queued_tokens: int = 65_536  # waiting for a forward pass
     deadline: float = 30.0  # seconds from a request to its response
@@ -40,7 +40,7 @@ class Limits:
         for field in fields(self):
             value = getattr(self, field.name)
             most = MAX_SECONDS if isinstance(value, float) else MAX_COUNT
-            if value is not None and not value <= most:  # NaN neither
+            if value is not None and not value <= most:  # also refuses NaN
                 raise BertsmithError(f"{flag(field.name)} {value}: it must be a number of at most {most:,}")
             may_be_zero = field.name in ("rejection_seconds", "max_rejections", "drain_seconds")
             if value is not None and (value < 0 or (value == 0 and not may_be_zero)):
@@ -56,7 +56,7 @@ class Limits:
 class AllowedHosts:
     """The values of the Host header that a server answers to: loopback, the address it listens on, and more names.
 
-    A web page of a name that resolves to this machine (DNS rebinding) could otherwise use a server without a key.
+    Otherwise a web page whose name resolves to this machine (DNS rebinding) could use a server without a key.
     """
 
     bound: str = "127.0.0.1"  # --host

@@ -12,8 +12,8 @@ import torch
 
 from bertsmith.errors import BertsmithError
 
-LONG_ENOUGH = 0.01  # seconds of a matrix product that can be timed
-MEASURING = 0.25  # seconds in which the fastest product is searched
+MIN_SECONDS = 0.01  # of a matrix product, so that it can be timed
+SEARCH_SECONDS = 0.25  # for the fastest of several products
 PROC_CGROUP, CGROUPS, MEMINFO = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"), Path("/proc/meminfo")
 FP8_CAPABILITY = (8, 9)  # of the first CUDA devices with FP8 matrix products
 
@@ -72,11 +72,11 @@ def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     matrix = _random_matrix(size, device, dtype)
     _product_seconds(matrix)  # the first product also loads libraries
     while device.type != "cuda" and size < 1024:  # bfloat16 may be very slow
-        if min(_product_seconds(matrix), _product_seconds(matrix)) >= LONG_ENOUGH:  # another process may delay one
+        if min(_product_seconds(matrix), _product_seconds(matrix)) >= MIN_SECONDS:  # another process may delay one
             break
         size *= 2
         matrix = _random_matrix(size, device, dtype)
-    until, best = time.monotonic() + MEASURING, _product_seconds(matrix)
+    until, best = time.monotonic() + SEARCH_SECONDS, _product_seconds(matrix)
     while time.monotonic() < until:
         best = min(best, _product_seconds(matrix))
     return 2 * size**3 / best

@@ -19,9 +19,18 @@ from typing import Any
 from bertsmith.errors import BertsmithError, DataError, StorageError
 
 PARTIAL = ".partial"  # suffix of a file or folder that is being written or removed
-NAMES = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
-NOT_FOR_SPACE = (*NAMES, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EBUSY, errno.EXDEV)  # errors
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NAME_ERRORS = (
+    errno.EEXIST,
+    errno.ENOTEMPTY,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EINVAL,
+)
+# errors that another path avoids, and those for lack of space
+PATH_ERRORS = (*NAME_ERRORS, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EBUSY, errno.EXDEV)
+SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SLICE = 1 << 24  # bytes per write call: macOS refuses more than 2 GiB, and Ctrl-C must not wait long
 
 Chunk = bytes | bytearray | memoryview
@@ -229,19 +238,19 @@ def _storage_error(error: OSError, doing: str, path: Path, needed: int) -> Stora
     folder = path.parent
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
-    if error.errno in NOT_FOR_SPACE:
+    if error.errno in PATH_ERRORS:
         return StorageError(f"{error.strerror}: {doing} {path}: {_obstacle(path)}choose another path")
     try:
         status = os.statvfs(folder)
         free = f"{status.f_bavail * status.f_frsize:,} bytes are free in {folder}"
     except OSError as unknown:
         free = f"the free space in {folder} is unknown ({unknown.strerror})"
-    wanted = f" needs {needed:,} bytes, {free}" if needed else f": {free}" if error.errno in FULL else ""
+    wanted = f" needs {needed:,} bytes, {free}" if needed else f": {free}" if error.errno in SPACE_ERRORS else ""
     return StorageError(f"{error.strerror or error}: {doing} {path}{wanted}")
 
 
 def _obstacle(path: Path) -> str:
-    """What is in the way of `path`, if it can be told."""
+    """The file, link or missing folder that prevents writing `path`, if it is one of these."""
     with suppress(OSError):  # such as a name that is too long
         if path.is_symlink():
             return f"{path} is a symbolic link, "

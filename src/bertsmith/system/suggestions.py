@@ -1,4 +1,4 @@
-"""What to write instead of a setting that is unknown, misspelt, of another library or of the wrong type."""
+"""Suggestions for a setting that is unknown, misspelt, from another library or of the wrong type."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from bertsmith.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class OtherNames:
-    """What users call the settings of a class, which has this as its class variable `other_names`."""
+    """Other names of the settings of a class, in its class variable `other_names`."""
 
     title: str  # of the settings in errors
-    same: Mapping[str, str] = dataclasses.field(default_factory=dict)  # other names of dotted settings: understood
+    same: Mapping[str, str] = dataclasses.field(default_factory=dict)  # accepted names -> dotted settings
     # similar settings of other libraries: what to write instead, from the values of the settings and the value given
     similar: Mapping[str, Callable[[Mapping[str, Any], Any], str]] = dataclasses.field(default_factory=dict)
 

@@ -133,7 +133,7 @@ class _Context(SpawnContext):
 
 
 def _pickled(value: Any) -> bytes:
-    """An error if a worker could not load it because it refers to the main module."""
+    """The value pickled; an error if a worker could not load it because it refers to the main module."""
     data = pickle.dumps(value, protocol=5)
     if b"__main__" in data:  # perhaps only as text
         _ImportCheck(io.BytesIO(data)).load()

@@ -329,7 +329,7 @@ class FinetuneRun(Run):
         scores = task.scores(dev, task.refitted(predictions, self.fitted))
         summary = " · ".join(f"{name} {value:.4f}" for name, value in scores.items() if "/" not in name)
         metrics = {"cost": -scores[task.main_metric], **{f"score/{name}": value for name, value in scores.items()}}
-        metrics |= {f"mix/{name}": value for name, value in self.model.layer_shares().items()}
+        metrics |= {f"mix/{name}": value for name, value in self.model.layer_weights().items()}
         return Evaluation(metrics, metrics["cost"], f"dev {summary}")
 
     def card_facts(self, metrics: Mapping[str, float]) -> dict[str, object]:

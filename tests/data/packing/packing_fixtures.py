@@ -99,14 +99,14 @@ def build(
     return config(**changes).build(shards, frame=frame, padding_id=PADDING, seed=seed, max_length=max_length)
 
 
-class Places(NamedTuple):
+class TokenOwners(NamedTuple):
     """Documents and sentences of the tokens of a split."""
 
     documents: NDArray[np.int64]  # [tokens] number of each token's document
     sentence_begins: NDArray[np.bool_]  # [tokens + 1] the end of all counts too
 
     @classmethod
-    def of(cls, documents: Documents) -> Places:
+    def of(cls, documents: Documents) -> TokenOwners:
         lengths = [sum(document) for document in documents]
         begins = np.zeros(sum(lengths) + 1, np.bool_)
         begins[np.cumsum([0, *(length for document in documents for length in document)])] = True
@@ -142,7 +142,7 @@ def texts_of(batch: PackedBatch) -> list[Text]:
         numbers = [number for number in dict.fromkeys(samples.tolist()) if number >= 0]
         for turn, sample in enumerate(numbers, start=1):
             (indices,) = np.nonzero(samples == sample)
-            assert indices.tolist() == list(range(indices[0], indices[-1] + 1)), "a text stands together"
+            assert indices.tolist() == list(range(indices[0], indices[-1] + 1)), "a text is contiguous"
             planes = (batch.input_ids, batch.position_ids, batch.segment_ids, batch.special_mask)
             values = [plane[row, indices].tolist() for plane in planes]
             documents = batch.document_ids[row, indices].tolist()

@@ -14,7 +14,7 @@ from data.packing.packing_fixtures import (
     PADDING,
     SEPARATOR,
     START,
-    Places,
+    TokenOwners,
     make_shards,
     some_documents,
     texts_of,
@@ -87,7 +87,7 @@ def test_within_documents(documents: list[list[int]], length: int, parts: int, w
         shards = make_shards(Path(folder, "set"), documents, documents_per_part=parts)
         result = bodies(build(shards, length=length, across_documents=False, whole_sentences=whole))
     assert [token for body in result for token in body] == list(range(shards.tokens)), "every token once, no separator"
-    positions, room = Places.of(documents), length - 2
+    positions, room = TokenOwners.of(documents), length - 2
     for body, after in zip(result, [*result[1:], [shards.tokens]], strict=True):
         assert len(set(positions.documents[body].tolist())) == 1
         last_of_document = after[0] == shards.tokens or positions.documents[after[0]] != positions.documents[body[0]]
@@ -109,10 +109,10 @@ def test_long_spans_are_cut_as_short_ones(tmp_path: Path, monkeypatch: pytest.Mo
     plain = bodies(build(shards, length=24, whole_sentences=True))
     monkeypatch.setattr(document_stream, "SPAN_SAMPLES", 3)
     linked = bodies(build(shards, length=24, whole_sentences=True))
-    begins = Places.of(documents).sentence_begins
+    begins = TokenOwners.of(documents).sentence_begins
     for result in (plain, linked):
         assert [token for body in result for token in body if token >= 0] == list(range(shards.tokens))
-        assert all(body[0] >= 0 and body[-1] >= 0 for body in result), "separators stand between documents only"
+        assert all(body[0] >= 0 and body[-1] >= 0 for body in result), "separators are between documents only"
         assert all(begins[body[0]] and begins[body[-1] + 1] for body in result)
     assert plain == filled(documents, 22)
     assert len(plain) < len(linked) < 1.4 * len(plain)
@@ -162,7 +162,7 @@ def test_documents_of_a_text_do_not_attend_to_each_other(
         )
     for name in ("input_ids", "position_ids", "segment_ids", "special_mask", "sample_ids", "cls_positions"):
         assert np.array_equal(getattr(apart, name), getattr(across, name))
-    owners = Places.of(documents).documents
+    owners = TokenOwners.of(documents).documents
     for text, other in zip(texts_of(apart), texts_of(across), strict=True):
         assert len(set(other.documents)) == 1
         whose: dict[int, set[int]] = {}

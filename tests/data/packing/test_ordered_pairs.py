@@ -18,7 +18,7 @@ from data.packing.packing_fixtures import (
     SEPARATOR,
     START,
     Pair,
-    Places,
+    TokenOwners,
     epoch_texts,
     first_pairs,
     make_shards,
@@ -65,12 +65,12 @@ class TestHundredThousandPairs:
         assert np.array_equal(many.a_first[swapped], many.b_last[swapped] + 1)
 
     def test_both_segments_come_from_one_document(self, many: Pair) -> None:
-        documents = Places.of(MIXED).documents
+        documents = TokenOwners.of(MIXED).documents
         for positions in (many.a_last, many.b_first, many.b_last):
             assert np.array_equal(documents[positions], documents[many.a_first])
 
     def test_both_segments_are_complete_sentences(self, many: Pair) -> None:
-        begins = Places.of(MIXED).sentence_begins
+        begins = TokenOwners.of(MIXED).sentence_begins
         for positions in (many.a_first, many.a_last + 1, many.b_first, many.b_last + 1):
             assert begins[positions].all()
 
@@ -93,7 +93,7 @@ class TestHundredThousandPairs:
 
 def test_the_arrays_of_a_pair(shards: Shards) -> None:
     seen = Counter()
-    positions = Places.of(MIXED)
+    positions = TokenOwners.of(MIXED)
     for text in texts_of(build(shards).batch(3, batch_size=200)):
         middle = text.ids.index(SEPARATOR)
         assert (text.ids[0], text.ids[-1]) == (START, SEPARATOR)
@@ -120,7 +120,7 @@ def test_every_token_once_per_epoch_and_no_cut_sentences_in_pairs(
         shards = make_shards(Path(folder, "set"), documents, documents_per_part=parts)
         texts = epoch_texts(build(shards, max_length=length, short_sequences=short_sequences), epoch)
     assert sorted(token for text in texts for token in text.tokens) == list(range(shards.tokens))
-    positions = Places.of(documents)
+    positions = TokenOwners.of(documents)
     for text in texts:
         begin, end = min(text.tokens), max(text.tokens) + 1
         assert len(set(positions.documents[text.tokens].tolist())) == 1
@@ -145,7 +145,7 @@ def collected(lengths: list[int], *, room: int) -> list[int]:
 
 def test_samples_hold_as_many_complete_sentences_as_fit(shards: Shards) -> None:
     packing = build(shards, short_sequences=0)
-    owner = Places.of(MIXED).documents
+    owner = TokenOwners.of(MIXED).documents
     sizes: dict[int, list[tuple[int, int]]] = {}
     for text in epoch_texts(packing):
         sizes.setdefault(int(owner[text.tokens[0]]), []).append((min(text.tokens), len(text.tokens)))
@@ -155,7 +155,7 @@ def test_samples_hold_as_many_complete_sentences_as_fit(shards: Shards) -> None:
         ahead, back = collected(lengths, room=61), collected(lengths[::-1], room=61)[::-1]
         assert result in (ahead, back), number
         ways[result == ahead] += ahead != back
-    assert min(ways.values()) > 50, "some documents are cut from the begin on, some from the end on"
+    assert min(ways.values()) > 50, "some documents are divided from the begin, some from the end"
 
 
 def test_some_documents_have_shorter_samples(shards: Shards) -> None:
@@ -170,7 +170,7 @@ def test_documents_of_many_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(document_stream, "SPAN_SAMPLES", 2)
     documents = some_documents(6, documents=20, sentences=60)
     packing = build(make_shards(tmp_path / "set", documents), max_length=40)
-    begins = Places.of(documents).sentence_begins
+    begins = TokenOwners.of(documents).sentence_begins
     spans = sorted((min(text.tokens), max(text.tokens) + 1) for text in epoch_texts(packing))
     assert [first for first, _ in spans] == [0, *(end for _, end in spans[:-1])]
     assert all(begins[first] and begins[end] for first, end in spans)

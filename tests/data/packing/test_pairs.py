@@ -19,7 +19,7 @@ from data.packing.packing_fixtures import (
     START,
     Documents,
     Pair,
-    Places,
+    TokenOwners,
     epoch_texts,
     first_pairs,
     make_shards,
@@ -61,27 +61,27 @@ class TestHundredThousandPairs:
         assert np.array_equal(many.b_first[follows], many.a_last[follows] + 1)
 
     def test_random_segments_come_from_one_other_document(self, many: Pair) -> None:
-        documents = Places.of(MIXED).documents
+        documents = TokenOwners.of(MIXED).documents
         random = many.label == RANDOM
         assert (documents[many.b_first] != documents[many.a_first])[random].all()
         assert np.array_equal(documents[many.b_first], documents[many.b_last])
         assert np.array_equal(documents[many.a_first], documents[many.a_last])
 
     def test_random_segments_come_from_the_whole_corpus(self, many: Pair) -> None:
-        indices = Places.of(MIXED)
+        indices = TokenOwners.of(MIXED)
         starts = many.b_first[many.label == RANDOM]
         sentences = np.flatnonzero(indices.sentence_begins)[:-1]
         assert len(np.unique(starts)) > 0.9 * len(sentences)
         assert len(np.unique(indices.documents[starts])) > 0.97 * len(MIXED)
 
     def test_segments_are_split_at_a_sentence(self, many: Pair) -> None:
-        assert Places.of(MIXED).sentence_begins[many.b_first].all()
+        assert TokenOwners.of(MIXED).sentence_begins[many.b_first].all()
 
     def test_neither_end_nor_length_reveals_the_label(self, many: Pair) -> None:
-        begins = Places.of(MIXED).sentence_begins
+        begins = TokenOwners.of(MIXED).sentence_begins
         follows = many.label == FOLLOWS
         whole = begins[many.b_last + 1]
-        assert 0.1 < whole.mean() < 0.9, "both kinds of end are there"
+        assert 0.1 < whole.mean() < 0.9, "both kinds of end occur"
         assert abs(whole[follows].mean() - whole[~follows].mean()) < 0.01
         sizes = many.b_last - many.b_first + 1
         assert abs(sizes[follows].mean() - sizes[~follows].mean()) < 0.5
@@ -90,7 +90,7 @@ class TestHundredThousandPairs:
 
 def test_the_arrays_of_a_pair(shards: Shards) -> None:
     seen = Counter()
-    begins = Places.of(MIXED).sentence_begins
+    begins = TokenOwners.of(MIXED).sentence_begins
     for text in texts_of(build(shards).batch(3, batch_size=200)):
         middle = text.ids.index(SEPARATOR)
         assert (text.ids[0], text.ids[-1]) == (START, SEPARATOR)
@@ -119,10 +119,10 @@ def test_every_token_once_per_epoch(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shards = make_shards(Path(folder, "set"), documents, documents_per_part=parts)
-        straight = build(shards, max_length=length, short_sequences=short_sequences, random_next=0)
-        texts = epoch_texts(straight, epoch)
+        unreplaced = build(shards, max_length=length, short_sequences=short_sequences, random_next=0)
+        texts = epoch_texts(unreplaced, epoch)
         assert sorted(token for text in texts for token in text.tokens) == list(range(shards.tokens))
-        owner = Places.of(documents).documents
+        owner = TokenOwners.of(documents).documents
         assert all(len(set(owner[text.tokens].tolist())) == 1 for text in texts)
         if len(documents) < 2:
             return
@@ -156,7 +156,7 @@ def test_short_documents_are_cut_as_in_create_pretraining_data(tmp_path: Path) -
     documents: Documents = some_documents(5, documents=1500, sentences=25, tokens=9)
     shards = make_shards(tmp_path / "set", documents)
     packing = build(shards, random_next=0, max_length=40)
-    owner, room = Places.of(documents).documents, 37
+    owner, room = TokenOwners.of(documents).documents, 37
     spans: dict[int, list[tuple[int, int]]] = {}
     for text in epoch_texts(packing):
         spans.setdefault(int(owner[text.tokens[0]]), []).append((text.tokens[0], text.tokens[-1] + 1))
@@ -183,7 +183,7 @@ def test_documents_of_many_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     spans = sorted((text.tokens[0], text.tokens[-1] + 1) for text in epoch_texts(packing))
     assert [first for first, _ in spans] == [0, *(end for _, end in spans[:-1])]
     assert spans[-1][1] == sum(map(sum, documents))
-    begins = Places.of(documents).sentence_begins
+    begins = TokenOwners.of(documents).sentence_begins
     assert all(begins[end] or end - first == 37 for first, end in spans)
 
 
@@ -251,7 +251,7 @@ def test_refused(tmp_path: Path) -> None:
 
 def test_single_sentences(shards: Shards) -> None:
     """Both texts of a pair that follows are one sentence each; only one that is too long for a row is cut."""
-    indices = Places.of(MIXED)
+    indices = TokenOwners.of(MIXED)
     result = pairs_of(build(shards, single_sentences=True).rows(0, 4000))
     follows = result.label == FOLLOWS
     assert abs(follows.mean() - 0.5) < 0.02

@@ -6,16 +6,16 @@ const compared = new Intl.Collator("en", { numeric: true }).compare;
 
 // Fills the table of an evaluation page or panel; calls `chosen` with the selected cell.
 export function showCases(root, data, { cell = null, chosen = () => {} } = {}) {
-  const place = (name) => root.querySelector(`#${name}`);
-  const matrix = place("confusion"), table = place("cases");
+  const byId = (name) => root.querySelector(`#${name}`);
+  const matrix = byId("confusion"), table = byId("cases");
   const columns = [["true", TRUE], ["predicted", PREDICTED], [data.confidence_title, CONFIDENCE], ["text", TEXTS], ["source", SOURCE]];
-  const view = { cell: data.cells[cell] ? cell : null, column: CONFIDENCE, falling: true };
+  const view = { cell: data.cells[cell] ? cell : null, column: CONFIDENCE, descending: true };
   const shown = (value) => (data.probabilities ? `${(value * 100).toFixed(1)} %` : value.toPrecision(3));
 
   function order(first, second) {
     const [a, b] = [data.cases[first][view.column], data.cases[second][view.column]];
-    const way = view.column === CONFIDENCE ? a - b : compared(String(a), String(b));
-    return view.falling ? -way : way;
+    const ascending = view.column === CONFIDENCE ? a - b : compared(String(a), String(b));
+    return view.descending ? -ascending : ascending;
   }
 
   function line(number) {
@@ -33,16 +33,16 @@ export function showCases(root, data, { cell = null, chosen = () => {} } = {}) {
     const button = view.cell && matrix.querySelector(`[data-cell="${view.cell}"]`);
     const found = [...(view.cell ? data.cells[view.cell] : data.errors)].sort(order);
     const all = view.cell ? Number(button.textContent.replaceAll(",", "")) : data.error_count;
-    place("examples").hidden = !found.length;
-    place("what").textContent = view.cell ? button.getAttribute("aria-label") : "Errors";
+    byId("examples").hidden = !found.length;
+    byId("what").textContent = view.cell ? button.getAttribute("aria-label") : "Errors";
     const listed = data.probabilities ? "the most confident" : "the largest";
     const which = view.cell || found.length === all ? "" : `, ${listed}`;
-    place("count").textContent = `${found.length.toLocaleString("en")} of ${all.toLocaleString("en")}${which}`;
-    place("back").hidden = !view.cell;
+    byId("count").textContent = `${found.length.toLocaleString("en")} of ${all.toLocaleString("en")}${which}`;
+    byId("back").hidden = !view.cell;
     table.tBodies[0].replaceChildren(...found.map(line));
     for (const head of table.tHead.rows[0].cells) {
       const mine = Number(head.dataset.column) === view.column;
-      head.setAttribute("aria-sort", mine ? (view.falling ? "descending" : "ascending") : "none");
+      head.setAttribute("aria-sort", mine ? (view.descending ? "descending" : "ascending") : "none");
     }
     if (matrix) for (const other of matrix.querySelectorAll("button")) other.setAttribute("aria-pressed", other === button);
   }
@@ -51,17 +51,17 @@ export function showCases(root, data, { cell = null, chosen = () => {} } = {}) {
     view.cell = next;
     render();
     chosen(next);
-    if (next) place("examples").scrollIntoView({ block: "nearest" });
+    if (next) byId("examples").scrollIntoView({ block: "nearest" });
   }
 
   // Arrow keys move to the next cell with examples in that direction.
   function step(event) {
-    const way = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    const direction = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
     const from = event.target.closest("td");
-    if (!way || !from) return;
+    if (!direction || !from) return;
     event.preventDefault();
-    let [row, column] = [from.parentNode.rowIndex + way[0], from.cellIndex + way[1]];
-    for (; matrix.rows[row] && matrix.rows[row].cells[column]; row += way[0], column += way[1]) {
+    let [row, column] = [from.parentNode.rowIndex + direction[0], from.cellIndex + direction[1]];
+    for (; matrix.rows[row] && matrix.rows[row].cells[column]; row += direction[0], column += direction[1]) {
       const button = matrix.rows[row].cells[column].querySelector("button");
       if (button) return button.focus();
     }
@@ -70,7 +70,7 @@ export function showCases(root, data, { cell = null, chosen = () => {} } = {}) {
   for (const [title, column] of columns) {
     const button = element("button", { type: "button" }, title);
     button.addEventListener("click", () => {
-      view.falling = view.column === column ? !view.falling : column === CONFIDENCE;
+      view.descending = view.column === column ? !view.descending : column === CONFIDENCE;
       view.column = column;
       render();
     });
@@ -83,9 +83,9 @@ export function showCases(root, data, { cell = null, chosen = () => {} } = {}) {
     });
     matrix.addEventListener("keydown", step);
   }
-  place("back").addEventListener("click", () => {
+  byId("back").addEventListener("click", () => {
     choose(null);
-    place("what").focus();
+    byId("what").focus();
   });
   root.addEventListener("keydown", (event) => { if (event.key === "Escape" && view.cell) choose(null); });
   render();

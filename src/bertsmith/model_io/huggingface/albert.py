@@ -58,7 +58,7 @@ class Albert(family.Family):
         }
 
     def check_sizes(self, sizes: Mapping[str, int], shapes: family.Shapes, path: Path) -> None:
-        """See `Family.check_sizes`; a group that is a half of a block has no inner width."""
+        """See `Family.check_sizes`; a group without a feed-forward layer has no inner width."""
         inner = next((shape for name, shape in shapes.items() if name.endswith(INNER)), ())
         super().check_sizes(sizes, {f"{PREFIX}{LAYER.format(0, 0)}{INNER}": inner, **shapes}, path)
 

@@ -89,7 +89,7 @@ class Family:
     pooling: str = "pooler"  # how heads for texts read them; see `nn.pooling.TextPooler`
     bare: tuple[str, ...] = ("embeddings.", "encoder.", "pooler.")  # the encoder's weights in a folder without heads
     # names of the encoder, without the prefix
-    modules: Mapping[str, Names] = field(default_factory=BERT_MODULES.copy)  # tuple: stacked here; {}: a number
+    modules: Mapping[str, Names] = field(default_factory=BERT_MODULES.copy)  # a tuple is stacked here; {} is an index
     layer: str = LAYER  # empty: layers may share weights
     buffers: Collection[str] = ("embeddings.position_ids", "embeddings.token_type_ids")  # stored before 4.31
     size_tensors: Mapping[str, tuple[str, int]] = field(default_factory=BERT_SIZE_TENSORS.copy)  # tensor, dimension
@@ -271,7 +271,7 @@ class Family:
 
 
 class ClassifierFamily(Family):
-    """Families whose head for text classification has two linear layers: the first one is the encoder's pooler here."""
+    """Families whose head for text classification has two linear layers, of which the first is the pooler here."""
 
     def pooler(self, heads: Collection[str]) -> str:
         """The first layer of that head, where the model has it."""
@@ -332,7 +332,7 @@ def read_padding(reader: ConfigReader, default: int) -> int:
 def task_architectures(classes: str) -> dict[str, tuple[str, ...]]:
     """transformers' classes with the heads of fine-tuning."""
     return {
-        f"{classes}ForSequenceClassification": ("classify",),  # or regress: problem_type tells
+        f"{classes}ForSequenceClassification": ("classify",),  # or regress or multi_label, by problem_type
         f"{classes}ForTokenClassification": ("tag",),
         f"{classes}ForQuestionAnswering": ("span",),
         f"{classes}ForMultipleChoice": ("choose",),

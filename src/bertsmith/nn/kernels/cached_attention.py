@@ -1,7 +1,7 @@
 """Attention of one query per hypothesis of a beam search to its tokens so far: a Triton kernel.
 
-Keys and values are not moved when hypotheses are reordered: a table tells in which row of the cache each token of a
-hypothesis is. M hypotheses, L tokens of the cache, H heads, K head width.
+Keys and values are not moved when hypotheses are reordered: a table holds the row of the cache of each token of a
+hypothesis. M hypotheses, L tokens of the cache, H heads, K head width.
 """
 
 import triton
@@ -29,13 +29,13 @@ def cached_attention_kernel(
         tokens = first + tl.arange(0, BLOCK_N)
         inside = tokens < count
         row = tl.load(rows + hypothesis.to(tl.int64) * L + tokens, mask=inside, other=0)
-        place = (row.to(tl.int64) * L + tokens)[:, None] * (2 * H * K) + columns[None, :]
-        k = tl.load(pairs + place, mask=inside[:, None], other=0.0).to(tl.float32)
+        offsets = (row.to(tl.int64) * L + tokens)[:, None] * (2 * H * K) + columns[None, :]
+        k = tl.load(pairs + offsets, mask=inside[:, None], other=0.0).to(tl.float32)
         scores = tl.where(inside, tl.sum(k * q_K[None, :], 1), MASKED_SCORE)
         new_largest = tl.maximum(largest, tl.max(scores, 0))
         p = tl.where(inside, tl.exp2(scores - new_largest), 0.0)
         alpha = tl.exp2(largest - new_largest)
-        v = tl.load(pairs + place + H * K, mask=inside[:, None], other=0.0).to(tl.float32)
+        v = tl.load(pairs + offsets + H * K, mask=inside[:, None], other=0.0).to(tl.float32)
         acc = acc * alpha + tl.sum(p[:, None] * v, 0)
         total = total * alpha + tl.sum(p, 0)
         largest = new_largest

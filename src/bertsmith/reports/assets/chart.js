@@ -181,13 +181,13 @@ export class Chart {
     this.view.move(Math.min(Math.max(value, this.x0), this.x1));
   }
   key(event) {
-    const way = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity, Escape: 0 }[event.key];
-    if (way === undefined || !this.ok) return;
+    const direction = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity, Escape: 0 }[event.key];
+    if (direction === undefined || !this.ok) return;
     event.preventDefault();
-    if (!way) return this.view.move(null);
+    if (!direction) return this.view.move(null);
     const stops = [...new Set(this.curves.flatMap(({ x }) => x.filter((value) => value !== null)))].sort((a, b) => a - b);
-    const from = this.view.cursor === null ? stops.length - (way < 0 ? 0 : 1) : stops.findIndex((value) => value >= this.view.cursor - 1e-9);
-    const to = (from < 0 ? stops.length - 1 : from) + way * (event.shiftKey ? 10 : 1);
+    const from = this.view.cursor === null ? stops.length - (direction < 0 ? 0 : 1) : stops.findIndex((value) => value >= this.view.cursor - 1e-9);
+    const to = (from < 0 ? stops.length - 1 : from) + direction * (event.shiftKey ? 10 : 1);
     this.view.move(stops[Math.min(Math.max(to, 0), stops.length - 1)]);
   }
   nearest({ series, x }) {

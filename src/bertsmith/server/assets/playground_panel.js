@@ -66,8 +66,8 @@ function show(next, values, { step = false, focus = false } = {}) {
   byId("result").hidden = !models.length;
   if (!models.length) {
     form = null;
-    const subject = MODELS.selected || (MODELS.list.length > 1 ? "None of these models" : MODELS.list[0].name);
-    byId("form").replaceChildren(element("h2", {}, task.title), element("p", {}, `${subject} cannot do this. It needs ${task.needs}.`), element("pre", { class: "code", tabindex: "0", "aria-label": "a command that trains one" }, task.command));
+    const subject = MODELS.selected || (MODELS.list.length > 1 ? "These models" : MODELS.list[0].name);
+    byId("form").replaceChildren(element("h2", {}, task.title), element("p", {}, `${subject} cannot do this. This task needs ${task.needs}.`), element("pre", { class: "code", tabindex: "0", "aria-label": "a command that trains one" }, task.command));
     byId("form").onsubmit = (event) => event.preventDefault();
   } else {
     const mask = models[0].mask_token ?? "[MASK]";

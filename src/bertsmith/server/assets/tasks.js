@@ -117,24 +117,24 @@ function renderNextSentence({ result }) {
   return container(...bars, ...note(lengthNote(result)));
 }
 
-// The text with a button for each token, which shows the most likely tokens at its place.
+// The text with a button for each token, which shows the most likely tokens at its position.
 function renderGenerated({ body, result }) {
   const [{ text, logprobs, finish_reason }] = result.choices, written = characters(text);
   const alternatives = element("div", { class: "candidates", role: "group", "aria-label": "most likely tokens" });
-  const show = (place) => alternatives.replaceChildren(...Object.entries(logprobs.top_logprobs[place]).map(([token, value]) =>
-    bar({ label: token, value: Math.exp(value), text: percent(Math.exp(value)), best: token === logprobs.tokens[place] })));
-  const tokens = logprobs.tokens.map((token, place) => {
-    const piece = written.slice(logprobs.text_offset[place], logprobs.text_offset[place + 1] ?? written.length).join("");
-    const button = element("button", { type: "button", "aria-pressed": "false", title: `${token} ${percent(Math.exp(logprobs.token_logprobs[place]))}` }, piece || token);
+  const show = (position) => alternatives.replaceChildren(...Object.entries(logprobs.top_logprobs[position]).map(([token, value]) =>
+    bar({ label: token, value: Math.exp(value), text: percent(Math.exp(value)), best: token === logprobs.tokens[position] })));
+  const tokens = logprobs.tokens.map((token, position) => {
+    const piece = written.slice(logprobs.text_offset[position], logprobs.text_offset[position + 1] ?? written.length).join("");
+    const button = element("button", { type: "button", "aria-pressed": "false", title: `${token} ${percent(Math.exp(logprobs.token_logprobs[position]))}` }, piece || token);
     button.addEventListener("click", () => {
       for (const other of tokens) other.setAttribute("aria-pressed", other === button);
-      show(place);
+      show(position);
     });
     return button;
   });
   const reason = finish_reason === "length" ? "The text ends at the maximum of new tokens." : "The model ended the text, or a stop string did.";
   return container(element("p", { class: "generated" }, element("span", { class: "faint" }, body.prompt), ...tokens), alternatives,
-    element("p", { class: "faint" }, `${reason} Click a token to see the ten most likely ones at its place.`));
+    element("p", { class: "faint" }, `${reason} Click a token to see the ten most likely tokens at its position.`));
 }
 
 export const TASKS = [

@@ -87,7 +87,7 @@ function renderTranslations({ body, result, put }) {
     list.append(button);
   }
   show(results[0]);
-  requestAnimationFrame(() => redraw()); // the map takes the width of its place
+  requestAnimationFrame(() => redraw()); // the map takes the width of its container
   const note = results[0].truncated ? [element("p", { class: "note" }, "The text was longer than the model's maximum length and was truncated.")] : [];
   return element("div", {}, best, list, ...note, alignment.container);
 }
@@ -98,7 +98,7 @@ export const TRANSLATION = {
   command: "bertsmith pretrain transformer/quick --data SHARDS -o runs/mine",
   placeholder: "Translates the text, and shows which of its tokens each token of the translation attends to.",
   fields: [{ name: "text", label: "text", kind: "text", rows: 4 }, { name: "best", label: "translations", kind: "number", initial: 3, min: 1, max: 16 },
-    { name: "beam", label: "beam size", kind: "number", initial: 4, min: 1, max: 64, hint: "Hypotheses that are followed; at least as many as translations." },
+    { name: "beam", label: "beam size", kind: "number", initial: 4, min: 1, max: 64, hint: "Hypotheses kept at each step; at least as many as translations." },
     { name: "penalty", label: "length penalty", kind: "number", initial: 0.6, min: 0, max: 10, step: 0.1, hint: "0 favours short translations." },
     ...["layer", "head"].map((name) => ({ name, kind: "hidden", optional: true }))],
   examples: [{ title: "English", text: "Two dogs are playing in the snow." }, { title: "Deutsch", text: "Zwei Hunde spielen im Schnee." }, { title: "한국어", text: "개 두 마리가 눈밭에서 놀고 있다." }],
