@@ -90,7 +90,7 @@ def test_each_word_is_stored_once_per_part(folder: Path) -> None:
 
 def test_the_same_bytes_whatever_the_cache_has_seen(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("bertsmith.data.work_units.UNIT_CHARACTERS", 300)
-    monkeypatch.setattr("bertsmith.tokenizers.spelled_ids.MOST_WORDS", 3)
+    monkeypatch.setattr("bertsmith.tokenizers.spelled_ids.MAX_WORDS", 3)
     words = tokenizer()
     words.spelled_ids(["Other words than those ."])
     again = prepared(tmp_path / "again", words, shard_tokens=150)
@@ -144,7 +144,7 @@ def test_packed_rows_have_the_characters_of_every_word(folder: Path, kind: Any) 
         else:
             numbers = np.array([key - words.vocab_size])
             word = shards.unknown_words(numbers)[0].decode() if key >= words.vocab_size else words.id_to_token(key)
-            own = spell([word], most=50)[0]
+            own = spell([word], max_characters=50)[0]
             assert row[: len(own)].tolist() == own.tolist()
             assert (row[len(own) :] == PADDING).all()
 

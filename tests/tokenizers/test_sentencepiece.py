@@ -92,7 +92,7 @@ def test_other_models_are_refused(options: dict[str, Any], words: str, tmp_path:
 
 
 def test_malformed_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "MOST_PIECES", 1000)
+    monkeypatch.setattr(reader, "MAX_PIECES", 1000)
     path = train(tmp_path / "m", "spiece.model", **ALBERT)
     data, draw = path.read_bytes(), random.Random(1)
     small = data[:3000]  # pieces, without the characters map

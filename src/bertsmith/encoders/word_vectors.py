@@ -84,7 +84,7 @@ class WordVectors(Encoder):
 
     def set_spellings(self, tokens: Sequence[str]) -> None:
         """Takes the spelling of each token of the vocabulary, for n-grams; "" for special tokens, which have none."""
-        spelled = torch.from_numpy(spell(tokens, most=SPELLED))
+        spelled = torch.from_numpy(spell(tokens, max_characters=SPELLED))
         self.spellings = torch.full((self.config.vocab_size, SPELLED), PADDING, dtype=torch.int16)
         self.spellings[: len(tokens), : spelled.shape[1]] = spelled
         self.spellings = self.spellings.to(self.token_embeddings.device)

@@ -24,7 +24,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives.objective import Pipeline, objective_class, objectives_with
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.tokenizers.unknown_words import LIMIT, MOST_CHARACTERS, check_unknown_words
+from bertsmith.tokenizers.unknown_words import LIMIT, MAX_CHARACTERS, check_unknown_words
 from bertsmith.types import Batch, Encoded, Row
 
 MAX_TOKENS_PER_CHARACTER = 4  # bytes of a character in UTF-8
@@ -245,13 +245,13 @@ class TextModel:
     def check_words(self, *texts: str) -> None:
         """Warns of unknown words, once per predictor; of many texts the first ones are checked."""
         if not self.unknown_words_reported and self.tokenizer.unknown_id >= 0:
-            sample = [text[:MOST_CHARACTERS] for text in texts[:CHECKED_TEXTS]]
+            sample = [text[:MAX_CHARACTERS] for text in texts[:CHECKED_TEXTS]]
             self._check_ids(self.tokenizer.encode_ids(sample)[0], sample)
 
     def _check_ids(self, ids: NDArray[Any], texts: Sequence[str]) -> None:
         unknown = self.tokenizer.unknown_id
         if not self.unknown_words_reported and unknown >= 0 and (ids == unknown).any():  # almost always not
-            sample = [text[:MOST_CHARACTERS] for text in texts[:CHECKED_TEXTS]]
+            sample = [text[:MAX_CHARACTERS] for text in texts[:CHECKED_TEXTS]]
             self.unknown_words_reported = check_unknown_words(self.tokenizer, sample) > LIMIT
 
     def logits(self, features: Sequence[Features], objective: str) -> list[NDArray[np.float32]]:

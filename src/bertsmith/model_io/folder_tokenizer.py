@@ -13,7 +13,7 @@ from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, parse_object, shown
 from bertsmith.tokenizers import tokenizer as tokenizers
 from bertsmith.tokenizers.folder import MODEL_CONFIG, OWN_FILES, TARGET
-from bertsmith.tokenizers.spelling import MOST, Characters
+from bertsmith.tokenizers.spelling import MAX_CHARACTERS, Characters
 from bertsmith.tokenizers.spelling import spell_vocabulary as characters_of_tokens
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
@@ -89,13 +89,13 @@ def spell_vocabulary(encoder: Encoder, tokenizer: Tokenizer) -> None:
         names = enumerate(tokenizer.tokens())
         encoder.set_spellings(["" if number in tokenizer.special_ids else token for number, token in names])
     if "ids" not in encoder.reads:
-        most: int = getattr(encoder.config, "max_characters", MOST)
-        encoder.set_vocabulary_characters(torch.from_numpy(vocabulary_characters(tokenizer, most)))
+        max_characters: int = getattr(encoder.config, "max_characters", MAX_CHARACTERS)
+        encoder.set_vocabulary_characters(torch.from_numpy(vocabulary_characters(tokenizer, max_characters)))
 
 
-def vocabulary_characters(tokenizer: Tokenizer, most: int) -> Characters:
+def vocabulary_characters(tokenizer: Tokenizer, max_characters: int) -> Characters:
     """The characters of each token of the vocabulary [V, most]."""
-    return characters_of_tokens(tokenizer.tokens(), tokenizer.special_tokens.roles(), most=most)
+    return characters_of_tokens(tokenizer.tokens(), tokenizer.special_tokens.roles(), max_characters=max_characters)
 
 
 def fitted_to(encoder: Encoder, tokenizer: Tokenizer) -> Tokenizer:

@@ -19,7 +19,7 @@ from bertsmith.tokenizers.folder import TokenizerFolder
 from bertsmith.tokenizers.special_tokens import AddedTokens
 
 ALBERT_MODEL, XLM_ROBERTA_MODEL = "spiece.model", "sentencepiece.bpe.model"
-MOST_BYTES, MOST_PIECES, MOST_TRIE_BYTES = 1 << 26, 1 << 20, 1 << 22
+MAX_BYTES, MAX_PIECES, MAX_TRIE_BYTES = 1 << 26, 1 << 20, 1 << 22
 TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 CONTROL, USER_DEFINED = 3, 4
 SPACE = "▁"
@@ -49,8 +49,8 @@ class SentencePieceModel:
 def read_model(path: Path) -> SentencePieceModel:
     """A unigram model; others are refused."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise DataError(f"{path} has {path.stat().st_size:,} bytes, expected at most {MOST_BYTES:,}")
+        if path.stat().st_size > MAX_BYTES:
+            raise DataError(f"{path} has {path.stat().st_size:,} bytes, expected at most {MAX_BYTES:,}")
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
@@ -77,7 +77,7 @@ def check_characters_map(data: bytes) -> None:
     keys. The tokenizers library does not check what it looks up.
     """
     size = int.from_bytes(data[:4], "little")
-    if size % 4 or not 0 < size <= min(len(data) - 4, MOST_TRIE_BYTES):
+    if size % 4 or not 0 < size <= min(len(data) - 4, MAX_TRIE_BYTES):
         raise ValueError(f"its characters map of {len(data):,} bytes has a trie of {size:,}")
     units = np.frombuffer(data, "<u4", size // 4, offset=4).astype(np.int64)
     texts = np.frombuffer(data, np.uint8, offset=4 + size)
@@ -141,8 +141,8 @@ def _model(data: bytes) -> SentencePieceModel:
     model = SentencePieceModel()
     for number, value in _fields(data):
         if number == 1:  # a piece: text, score, type
-            if len(model.pieces) == MOST_PIECES:
-                raise ValueError(f"it has more than {MOST_PIECES:,} pieces")
+            if len(model.pieces) == MAX_PIECES:
+                raise ValueError(f"it has more than {MAX_PIECES:,} pieces")
             values = dict(_fields(_message(value)))
             (score,) = struct.unpack("<f", _message(values.get(2, bytes(4))))
             kind = values.get(3, 1)

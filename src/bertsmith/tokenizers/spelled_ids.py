@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bertsmith.tokenizers.pretokenization import ChunkCache, Chunker, replace_surrogates
 from bertsmith.tokenizers.spelling import encoded_word
 
-MOST_WORDS = 2_000_000  # about 200 MB; then both caches start anew
+MAX_WORDS = 2_000_000  # about 200 MB; then both caches start anew
 UnknownWord = tuple[int, bytes]  # the id of its unknown token, its UTF-8 bytes
 SpelledIds = tuple[NDArray[np.uint32], NDArray[np.int64], tuple[UnknownWord, ...]]
 
@@ -46,7 +46,7 @@ class SpelledIdEncoder:
 
     def __call__(self, texts: Sequence[str]) -> SpelledIds:
         """The ids of all texts [T], the number of ids of each text, and the unknown words that ids refer to."""
-        if len(self._numbers) > MOST_WORDS:
+        if len(self._numbers) > MAX_WORDS:
             self._clear()
         ids, counts = self._cache(texts)
         base = self._tokenizer.vocab_size

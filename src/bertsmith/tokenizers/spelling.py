@@ -15,19 +15,19 @@ from bertsmith.tokenizers.pretokenization import replace_surrogates
 from bertsmith.types import Encoded
 
 TEXT_BEGIN, TEXT_END, WORD_BEGIN, WORD_END, PADDING = range(256, 261)
-MOST = 1024  # characters of a word, marks included; a batch is as wide as its longest word
+MAX_CHARACTERS = 1024  # characters of a word, marks included; a batch is as wide as its longest word
 
 Characters = NDArray[np.int16]
 
 
-def spell(words: Sequence[str], *, most: int = MOST) -> Characters:
+def spell(words: Sequence[str], *, max_characters: int = MAX_CHARACTERS) -> Characters:
     """The characters of each word [N, C]: begin mark, bytes, end mark, padding; of longer words the first bytes."""
-    return spell_bytes([word.encode("utf-8", "replace") for word in words], most=most)
+    return spell_bytes([word.encode("utf-8", "replace") for word in words], max_characters=max_characters)
 
 
-def spell_bytes(words: Sequence[bytes], *, most: int = MOST) -> Characters:
+def spell_bytes(words: Sequence[bytes], *, max_characters: int = MAX_CHARACTERS) -> Characters:
     """The characters of words in UTF-8."""
-    encoded = [word[: most - 2] for word in words]
+    encoded = [word[: max_characters - 2] for word in words]
     sizes = np.array([len(word) for word in encoded], np.int64)
     result = np.full((len(words), int(sizes.max(initial=0)) + 2), PADDING, np.int16)
     row = np.repeat(np.arange(len(words)), sizes)
@@ -40,7 +40,7 @@ def spell_bytes(words: Sequence[bytes], *, most: int = MOST) -> Characters:
 
 def encoded_word(word: str, *, lowercase: bool) -> bytes:
     """The bytes of a word of a text that `spell` reads."""
-    return (word.lower() if lowercase else word).encode("utf-8", "replace")[: MOST - 2]
+    return (word.lower() if lowercase else word).encode("utf-8", "replace")[: MAX_CHARACTERS - 2]
 
 
 def spell_tokens(text: str, encoded: Encoded, *, lowercase: bool) -> Encoded:
@@ -50,10 +50,12 @@ def spell_tokens(text: str, encoded: Encoded, *, lowercase: bool) -> Encoded:
     return replace(encoded, characters=spell_bytes(words))
 
 
-def spell_vocabulary(tokens: Sequence[str], roles: Mapping[str, str], *, most: int = MOST) -> Characters:
+def spell_vocabulary(
+    tokens: Sequence[str], roles: Mapping[str, str], *, max_characters: int = MAX_CHARACTERS
+) -> Characters:
     """The characters of each token of a vocabulary [V, C]; the special tokens of these `roles` are marks of texts."""
-    table = np.full((len(tokens), most), PADDING, np.int16)
-    spelled = spell(tokens, most=most)
+    table = np.full((len(tokens), max_characters), PADDING, np.int16)
+    spelled = spell(tokens, max_characters=max_characters)
     table[:, : spelled.shape[1]] = spelled
     ids = {token: number for number, token in enumerate(tokens)}
     marks = {"padding": None, "end": TEXT_END, "separator": TEXT_END, "start": TEXT_BEGIN}

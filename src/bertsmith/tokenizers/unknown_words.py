@@ -16,11 +16,11 @@ from bertsmith.errors import UnknownWordsWarning
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded
 
-MOST_WORDS = 20_000
-MOST_CHARACTERS = 10_000  # of one text
+MAX_WORDS = 20_000
+MAX_CHARACTERS = 10_000  # of one text
 GROUP = 16  # texts that are encoded at once
 EXAMPLES = 3
-MOST_SHOWN = 40  # characters of an example in a warning
+MAX_SHOWN = 40  # characters of an example in a warning
 LIMIT = 0.02  # largest share of unknown words without a warning
 
 
@@ -31,10 +31,10 @@ class UnknownWords(NamedTuple):
     examples: tuple[str, ...]
 
 
-def unknown_words(tokenizer: Tokenizer, texts: Iterable[str], *, most_words: int = MOST_WORDS) -> UnknownWords:
+def unknown_words(tokenizer: Tokenizer, texts: Iterable[str], *, most_words: int = MAX_WORDS) -> UnknownWords:
     """Of the first `most_words` words of texts; words are those of the tokenizer, split at white space too."""
     unknown, total = Counter[str](), 0
-    sample = (text[:MOST_CHARACTERS] for text in texts)
+    sample = (text[:MAX_CHARACTERS] for text in texts)
     while total < most_words and (group := list(islice(sample, GROUP))):
         for text, encoded in zip(group, tokenizer.encode_batch(group), strict=True):
             begins = _word_begins(text, encoded)
@@ -60,7 +60,7 @@ def check_unknown_words(
         return 0.0
     unknown = unknown_words(tokenizer, texts)
     if unknown.share > LIMIT:
-        cut = [word if len(word) <= MOST_SHOWN else f"{word[:MOST_SHOWN]}…" for word in unknown.examples]
+        cut = [word if len(word) <= MAX_SHOWN else f"{word[:MAX_SHOWN]}…" for word in unknown.examples]
         shown = ", ".join("".join(char if char.isprintable() else "\ufffd" for char in word) for word in cut)
         message = f"{100 * unknown.share:.0f} % of {words} are unknown to this tokenizer, e.g. {shown}: {question}"
         warnings.warn(message, UnknownWordsWarning, stacklevel=3)
@@ -88,7 +88,7 @@ def check_vocabulary(tokenizer: Tokenizer) -> float:
     own = [token for token in tokenizer.tokens() if token.isalpha()]
     return check_unknown_words(
         tokenizer,
-        own[:: len(own) // MOST_WORDS + 1],
+        own[:: len(own) // MAX_WORDS + 1],
         words="the words of the vocabulary",
         question="does the setting of case and accents (--cased or --uncased) match the vocabulary?",
     )

@@ -38,7 +38,9 @@ class SpelledPacking(Packing):
         spellings = np.full((-(-len(keys) // MULTIPLE) * MULTIPLE, width), PADDING, np.int16)
         spellings[: len(keys)] = self.vocabulary[np.where(keys < size, keys, 0)]
         if len(outside):
-            characters = spell_bytes(self.shards.unknown_words(keys[outside].astype(np.int64) - size), most=width)
+            characters = spell_bytes(
+                self.shards.unknown_words(keys[outside].astype(np.int64) - size), max_characters=width
+            )
             spellings[outside] = PADDING
             spellings[outside, : characters.shape[1]] = characters
         longest = int(np.count_nonzero(spellings != PADDING, axis=1).max())
