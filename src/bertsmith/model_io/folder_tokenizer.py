@@ -94,7 +94,7 @@ def spell_vocabulary(encoder: Encoder, tokenizer: Tokenizer) -> None:
 
 
 def vocabulary_characters(tokenizer: Tokenizer, max_characters: int) -> Characters:
-    """The characters of each token of the vocabulary [V, most]."""
+    """The characters of each token of the vocabulary [V, C]."""
     return characters_of_tokens(tokenizer.tokens(), tokenizer.special_tokens.roles(), max_characters=max_characters)
 
 
