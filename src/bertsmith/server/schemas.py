@@ -218,7 +218,8 @@ class Label(BaseModel):
 
     label: str | None = None
     score: float
-    windows: int | None = None
+    windows: Annotated[int | None, Field(description="Number of windows of a long text.")] = None
+    predicted: Annotated[bool | None, Field(description="Multi-label models: above the label's threshold.")] = None
 
 
 class Ranked(BaseModel):
@@ -227,6 +228,8 @@ class Ranked(BaseModel):
     index: int
     score: float
     text: str | None = None
+    windows: Annotated[int | None, Field(description="Number of windows of a long pair.")] = None
+    truncated: Annotated[bool | None, Field(description="Whether a text exceeds the maximum length.")] = None
 
 
 class Token(BaseModel):
