@@ -198,5 +198,7 @@ def test_mistakes() -> None:
         awd_lstm.Config(dropout_scale=4.0)
     model, packed = build(), random_batch([4, 5], length=12, pack=True)
     packed = packed.replace(input_ids=packed.input_ids % SIZE)
-    with pytest.raises(BertsmithError, match="rows continue the state of the batch before only where each is one text"):
+    with pytest.raises(
+        BertsmithError, match="rows continue the state of the previous batch only where each is one text"
+    ):
         model.encoder(packed, model.encoder(packed).state)

@@ -87,7 +87,7 @@ WRONG = {
     "a missing file": (without("params_3.npy"), "has no params_3.npy"),
     "the last file is missing": (
         without("params_9.npy"),
-        "9 files params_\\*.npy hold .* but params_shapes.json means",
+        "9 files params_\\*.npy hold .* but params_shapes.json requires",
     ),
     "no shapes": (without("params_shapes.json"), "params_shapes.json"),
     "no vocabulary": (without("encoder_bpe_40000.json"), "encoder_bpe_40000.json"),

@@ -46,7 +46,7 @@ class Trainable(Protocol):
         """Whether its step on a CPU is loops over rows (`nn.row_threads`): operations outside of them are small."""
 
     def __call__(self, batch: Batch, state: State | None = None) -> Loss:
-        """The loss of a corrupted batch; `state`: `Loss.state` of the batch before, for stateful encoders."""
+        """The loss of a corrupted batch; `state`: `Loss.state` of the previous batch, for stateful encoders."""
 
     def layer_groups(self) -> list[nn.Module]:
         """Its layer groups, bottom first; every parameter is in exactly one."""
