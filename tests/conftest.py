@@ -47,7 +47,7 @@ def pytest_runtest_setup() -> None:
     if torch is not None:
         torch.backends.mkldnn.enabled = torch.backends.mkldnn.is_available()
     if devices is not None:
-        devices.MEASURING = 0.0
+        devices.SEARCH_SECONDS = 0.0
 
 
 @pytest.fixture(scope="session")
