@@ -35,8 +35,8 @@ def table(folders: Sequence[Path], output: Path, only: Sequence[str] = ()) -> di
     scores = {key: found for key, found in results.task_scores(folders).items() if key[0] in only or not only}
     tasks = [task for task in TITLES if any(found == task for _, found in scores)]
     tasks += sorted({task for _, task in scores} - set(tasks))
-    overtaking, standing = times_to_loss(runs), standings(runs, scores, tasks)
-    parts = (_results(runs, scores, tasks), _standing(standing), _time_to_loss_lines(overtaking), _footnotes(runs))
+    times, standing = times_to_loss(runs), standings(runs, scores, tasks)
+    parts = (_results(runs, scores, tasks), _standing(standing), _time_to_loss_lines(times), _footnotes(runs))
     text = "\n\n".join(part for part in parts if part)
     Disk().make_folder(output)
     Disk().write_file(output / PAGE, [(text + "\n").encode()])
@@ -45,7 +45,7 @@ def table(folders: Sequence[Path], output: Path, only: Sequence[str] = ()) -> di
     }
     picture = draw(lines, across="training seconds", up="held-out nats per byte")
     Disk().write_file(output / PICTURE, [picture.encode()])
-    found = {"contestants": list(runs), "tasks": tasks, "standing": standing, "overtaking": overtaking, "text": text}
+    found = {"contestants": list(runs), "tasks": tasks, "standing": standing, "times_to_loss": times, "text": text}
     results.write(output / DATA, found)
     return found
 
@@ -114,9 +114,9 @@ def _standing(standing: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _time_to_loss_lines(overtaking: Sequence[Mapping[str, Any]]) -> str:
+def _time_to_loss_lines(times: Sequence[Mapping[str, Any]]) -> str:
     lines = []
-    for one in overtaking:
+    for one in times:
         goal = f"{one['whom']}'s final {one['loss']:.4f} nats per byte"
         if one["seconds"] is None:
             lines.append(f"- {one['who']} did not reach {goal}")

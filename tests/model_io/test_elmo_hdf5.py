@@ -106,7 +106,7 @@ def test_wrong_folders(folder: Path, tmp_path: Path) -> None:
     path = folder / "tiny_options.json"
     settings = json.loads(path.read_text())
     for change, message in (
-        ({"lstm": {**settings["lstm"], "dim": 11}}, "Cell0/LSTMCell/W_0 is float32 [12, 40], expected floats"),
+        ({"lstm": {**settings["lstm"], "dim": 11}}, "W_0 is float32 [12, 40], but its options require floats"),
         ({"lstm": {**settings["lstm"], "n_layers": 3}}, "has no array RNN_0/RNN/MultiRNNCell/Cell2"),
         ({"lstm": 3}, "lstm=3 must be a table"),
         ({"char_cnn": None}, "a model of word ids has no character CNN"),

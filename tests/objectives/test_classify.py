@@ -88,6 +88,8 @@ def test_invalid_settings_are_rejected() -> None:
         classify.Config(labels=("a", ""))
     with pytest.raises(ConfigError, match=r"dropout=1.0 must be at least 0 and less than 1"):
         classify.Config(dropout=1.0)
+    with pytest.raises(ConfigError, match="texts=3 must be 1 or 2"):
+        classify.Config(texts=3)
 
 
 def test_new_weights_are_initialised_like_the_reference() -> None:

@@ -43,5 +43,5 @@ def test_the_sample_is_bounded() -> None:
             yield "dog " * 1000
 
     tokenizer: Tokenizer = WordPiece.build(TOKENS)
-    assert unknown_words(tokenizer, endless(), most_words=10_000).share == 1.0
+    assert unknown_words(tokenizer, endless(), max_words=10_000).share == 1.0
     assert read <= 16

@@ -54,9 +54,10 @@ def two_threads() -> Iterator[None]:
 
 CHANCE = {"classification": 0.3, "pairs": 0.65, "regression": 0.3, "tagging": 0.3, "qa": 0.3, "choice": 0.45}
 HARDER = {"pairs": ["epochs=30"], "choice": ["epochs=20"], "qa": ["epochs=12"]}
+SINGLE, PAIRS = "the model was fine-tuned on single texts", "the model was fine-tuned on pairs of texts"
 TEXT_COUNTS = [
-    ("classification", "the smith", ("the smith", "has iron"), "the model was fine-tuned on single texts"),
-    ("pairs", ("the smith", "has iron"), "the smith", "the model was fine-tuned on pairs of texts"),
+    ("classification", "the smith", ("the smith", "has iron"), f"{SINGLE}, and here is a pair: pass one text"),
+    ("pairs", ("the smith", "has iron"), "the smith", rf"{PAIRS}, and here is one text: pass a pair \(--second TEXT\)"),
 ]
 
 
@@ -90,13 +91,20 @@ def test_the_number_of_texts_is_saved_with_the_model(
     assert "label" in predictor.predict(right)
     with pytest.raises(BertsmithError, match=f"^text 1: {message}"):
         predictor.predict([right, wrong])
+    if kind == "pairs":
+        assert len(predictor.rank("the smith", ["has iron"])) == 1
+        return
+    with pytest.raises(BertsmithError, match=f"^{SINGLE} and cannot score pairs .*--ignore-heads"):
+        predictor.rank("the smith", ["has iron"])
+    encoder = bs.load(tmp_path / "run", device="cpu", ignore_heads=True)
+    assert len(encoder.rank("the smith", ["has iron"])) == 1
 
 
 def test_a_regression_model_of_single_texts_is_not_evaluated_on_pairs(model: Path, tmp_path: Path) -> None:
     finetune(tuning_of("regression", model, tmp_path, "epochs=1"), tmp_path / "run", device="cpu", quiet=True)
     pairs = [{"sentence1": row["text"], "sentence2": "it is", "score": 1.0} for row in made_up("regression", 8, 1)]
     wrong = write(tmp_path / "wrong.jsonl", pairs)
-    with pytest.raises(DataError, match=r"wrong.jsonl:1: the model was fine-tuned on single texts, and here is a pair"):
+    with pytest.raises(DataError, match=rf"wrong.jsonl:1: {SINGLE}, and here is a pair: use examples like"):
         bs.evaluate(tmp_path / "run", wrong, device="cpu", quiet=True)
 
 

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from command_line import call
@@ -18,7 +18,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.evaluation.evaluator import make_evaluation_config
 from bertsmith.reports import terminal
 from bertsmith.training.forward_backward import ComputeConfig
-from bertsmith.training.plan import BatchSizeWarmup, Unfreeze
+from bertsmith.training.plan import BatchSizeWarmup, ScheduleKind, Unfreeze
 from bertsmith.training.recipe import Recipe, make_finetune_config, with_overrides
 from bertsmith.training.recipe_toml import WIDTH, comments, to_toml
 
@@ -167,6 +167,15 @@ class Derived(Sample):
 def test_comments_after_and_above_settings_are_read() -> None:
     assert comments(Sample) == {"first": "behind", "second": "", "third": "above, in two lines within"}
     assert comments(Derived) == comments(Sample) | {"second": "another"}
+
+
+def test_list_items_of_docstrings_have_lines_of_their_own() -> None:
+    lines = to_toml(recipes.find("bert/tiny")).splitlines()
+    items = {line.partition(":")[0] for line in lines if line.startswith("# - ")}
+    assert {f"# - {kind}" for kind in get_args(ScheduleKind)} <= items
+    first = next(number for number, line in enumerate(lines) if line.startswith("# - bert: "))
+    assert lines[first + 1].startswith("#   ")
+    assert not [line for line in lines if line.startswith("#") and line.endswith("-")], "words are not divided"
 
 
 def test_null_other_than_the_default_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

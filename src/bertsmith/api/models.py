@@ -48,7 +48,7 @@ def load(
             model is loaded.
         device: `auto`, `cpu`, `cuda` or `mps`.
         precision: Data type of the weight matrices.
-        head: The only head to load: one of several tasks, such as `classify-cola`, or one of a folder whose class
+        head: The only head to load: that of one of several tasks, such as `classify-cola`, or in a folder whose class
             bertsmith does not know, such as `classify`.
         ignore_heads: Load the encoder alone.
         tokenizer: The folder of the tokenizer; by default the model folder.

@@ -122,7 +122,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress
 
 
 HEAD_HELP = (
-    "Use only this head: one of several tasks, e.g. classify-cola, or of a folder of an unknown class, e.g. tag."
+    "Use only this head: that of one of several tasks, e.g. classify-cola, or in a folder of unknown class, e.g. tag."
 )
 IGNORE_HELP = "Load the encoder without its heads."
 TOKENIZER_HELP = "Folder of the tokenizer; default: the model folder."

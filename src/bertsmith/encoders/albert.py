@@ -32,9 +32,8 @@ class Config(TransformerConfig):
     attention_dropout: float = 0.0  # on attention probabilities
     activation: str = "gelu_new"  # of the feed-forward: gelu, gelu_new, relu, silu or tanh
     pooler: bool = True  # one vector per text, which sentence_order reads
-    sharing: Literal["all", "attention", "feed_forward", "none"] = (
-        "all"  # sub-layers that layers share, with their norms
-    )
+    # sub-layers that layers share, with their norms
+    sharing: Literal["all", "attention", "feed_forward", "none"] = "all"
     groups: int = 1  # of consecutive layers; layers share within a group
     inner_layers: int = 1  # consecutive blocks in a layer, each with weights of its own
 

@@ -206,7 +206,7 @@ class FrozenFeatures(nn.Module):
         return chosen if isinstance(chosen, int) else layers
 
     def new_mixes(self) -> FeatureMixes:
-        """Reduces the layers to one vector per token; every layer that reads the features has its own."""
+        """A new reduction of the layers to one vector per token; every layer that reads the features has its own."""
         return FeatureMixes(self)
 
     def forward(self, batch: Batch) -> list[list[Tensor]]:

@@ -103,6 +103,11 @@ class TextPipelines(TextModel):
     def score_pairs(self, query: str, documents: Sequence[str], *, positive: str) -> list[dict[str, Any]]:
         """The score of each document as the second text of a pair: the regression value, or p(positive label)."""
         task = self._text_task(positive=positive)
+        if task.texts == 1:
+            raise BertsmithError(
+                "the model was fine-tuned on single texts and cannot score pairs of a query and a text: use a model "
+                "fine-tuned on pairs, or rank by embeddings with ignore_heads=True (--ignore-heads)"
+            )
         if isinstance(task, ClassificationTask) and not task.positive:
             raise BertsmithError(
                 f"this model has {len(task.labels)} labels ({', '.join(task.labels)}): "
@@ -208,7 +213,8 @@ class TextPipelines(TextModel):
         features: list[Features] = []
         for index, parts in enumerate(texts):
             if problem := task.text_count_error(len(parts)):
-                raise BertsmithError(f"text {index}: {problem}")
+                advice = "pass a pair (--second TEXT)" if len(parts) == 1 else "pass one text"
+                raise BertsmithError(f"text {index}: {problem}: {advice}")
             for window in text_windows([encoded[text] for text in parts], self.tokenizer, length=self.max_length):
                 orders = [window, window[::-1]] if task.both_orders else [window]
                 rows = tuple(self.tokenizer.frame(*order, max_length=self.max_length) for order in orders)

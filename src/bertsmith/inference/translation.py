@@ -56,7 +56,7 @@ class TranslationPipeline(TextModel):
         positions is read: its result has `truncated`. An empty text has an empty translation. A string gives one
         result and a list a list of results; with `n_best` over 1, each is a list.
 
-        `beam_size`: hypotheses kept at each step; 1 takes the most likely token at each step. `length_penalty`: the
+        `beam_size`: hypotheses kept at each step; 1 is greedy decoding. `length_penalty`: the
         exponent of ((5 + length) / 6), by which log probabilities are divided; 0 favours short translations. `n_best`:
         results for each text. `max_extra_tokens`: a translation has at most so many tokens more than its source.
         `attention`: results also have `attention`, a `CrossAttention`: which source tokens each token was read from.

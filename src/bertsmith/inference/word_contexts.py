@@ -20,7 +20,7 @@ from bertsmith.types import Direction, Row
 
 MARK = re.compile(r"\*([^*\s](?:[^*]*[^*\s])?)\*")
 EXPECTED = "mark one word with asterisks, as in: the *play* began"
-MAX_SENTENCES = 200  # sentences
+MAX_SENTENCES = 200
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ class HDF5File:
         array = self._find(name)
         if array.shape != shape or array.dtype.kind != "f":
             found = f"{array.dtype} {list(array.shape)}"
-            raise DataError(f"{self.path}: {name} is {found}, expected floats {list(shape)} by its options")
+            raise DataError(f"{self.path}: {name} is {found}, but its options require floats {list(shape)}")
         self.read.add(name)
         try:
             values = np.asarray(array[...], np.float32)
@@ -174,7 +174,9 @@ class HDF5File:
         for key in name.split("/"):
             link = current.get(key, getlink=True) if hasattr(current, "keys") else None
             if not isinstance(link, self._hard_link):
-                raise DataError(f"{self.path} has no array {name}, which its options require: is it of another model?")
+                raise DataError(
+                    f"{self.path} has no array {name}, which its options require: is it from another model?"
+                )
             current = current[key]
         if not isinstance(current, self._dataset) or current.is_virtual or current.external:
             raise DataError(f"{self.path}: {name} is not an array of this file")

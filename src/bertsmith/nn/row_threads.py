@@ -29,7 +29,8 @@ def for_parts(function: Callable[[int, int], Result], rows: int, device: torch.d
 def parts(rows: int, device: torch.device, *, multiple: int = 1) -> list[tuple[int, int]]:
     """The first row of each part and the one after its last; all rows are one part on a GPU.
 
-    The number of parts is even, so that two threads have equally many; each part has a `multiple` of that many rows.
+    The number of parts is even, so that two threads have equally many. Each part but the last has a multiple of
+    `multiple` rows.
     """
     count = 2 * -(-rows // (2 * ROWS)) if device.type == "cpu" and rows > ROWS else 1
     size = max(-(-rows // (count * multiple)) * multiple, 1)

@@ -93,7 +93,7 @@ RECIPES = {
         quick,
     ),
     "quick_pairs": (
-        "Second stage: --start it from a run of albert/quick; ordered pairs with sentence-order prediction.",
+        "Second stage, with --start RUN of albert/quick: ordered pairs with sentence-order prediction.",
         quick_pairs,
     ),
     "share_attention": ("Layers share their attention only (P-ALBERT Table 4).", partial(sized, sharing="attention")),

@@ -99,7 +99,7 @@ RECIPES = {
         quick,
     ),
     "quick_pairs": (
-        "Second stage: --start it from a run of bert/quick; sentence pairs with next-sentence prediction.",
+        "Second stage, with --start RUN of bert/quick: sentence pairs with next-sentence prediction.",
         quick_pairs,
     ),
     "size_12_1024_16": (

@@ -106,7 +106,7 @@ RECIPES = {
         quick,
     ),
     "quick_pairs": (
-        "Second stage: --start it from a run of electra/quick; two consecutive segments in a row.",
+        "Second stage, with --start RUN of electra/quick: two consecutive segments in a row.",
         quick_pairs,
     ),
     "replace_mlm": (

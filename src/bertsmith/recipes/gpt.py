@@ -53,7 +53,7 @@ def quick() -> Recipe:
 
 
 def quick_long() -> Recipe:
-    """The last minute: trains the embeddings of positions above 128, which long inputs of tasks use."""
+    """The last minute: trains the embeddings of positions from 128 on, which long inputs of tasks use."""
     return replace(
         quick(),
         max_length=512,
@@ -70,8 +70,5 @@ RECIPES = {
     "small": ("4 layers of width 512.", partial(sized, "small")),
     "base": ("12 layers of width 768.", sized),
     "quick": ("For minutes on one GPU: 8 layers of width 512, rows of 128 tokens; then gpt/quick_long.", quick),
-    "quick_long": (
-        "Second stage: --start it from a run of gpt/quick; rows of 512 tokens.",
-        quick_long,
-    ),
+    "quick_long": ("Second stage, with --start RUN of gpt/quick: rows of 512 tokens.", quick_long),
 }

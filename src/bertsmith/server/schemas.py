@@ -155,7 +155,7 @@ class QARequest(BaseModel):
     top_k: TopK = 1
     no_answer: Annotated[
         float | None,
-        Field(description="Threshold: no answer if the no-answer score exceeds the best span's by more."),
+        Field(description="Threshold: no answer if the no-answer score exceeds the best span's by more than this."),
     ] = None
     model: ModelName = None
 

@@ -152,10 +152,8 @@ class Service:
         if name is not None and name not in self.models:
             raise RequestError(404, "not_found", f"no model has that name: choose {', '.join(self.models)}")
         candidates = list(self.models.values()) if name is None else [self.models[name]]
-        for supporting in (
-            ServedModel.supports,
-            ServedModel.has_head,
-        ):  # if only `has_head` holds, the pipeline raises an error that says why
+        # if only `has_head` holds, the pipeline raises an error that says why
+        for supporting in (ServedModel.supports, ServedModel.has_head):
             if found := next((one for one in candidates if supporting(one, route)), None):
                 return found
         needed = " or ".join(objectives_with(*ROUTE_PIPELINES[route]))

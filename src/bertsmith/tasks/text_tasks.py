@@ -53,8 +53,8 @@ class TextTask(Task):
         if count == (expected := 2 if self.both_orders else self.texts) or expected is None:
             return ""
         if count == 1:
-            return "the model was fine-tuned on pairs of texts, and here is one text: pass two (--second TEXT)"
-        return "the model was fine-tuned on single texts, and here is a pair: pass one text"
+            return "the model was fine-tuned on pairs of texts, and here is one text"
+        return "the model was fine-tuned on single texts, and here is a pair"
 
     def check(self, split: str, examples: Sequence[Example]) -> None:
         if split != "test":
@@ -70,6 +70,7 @@ class TextTask(Task):
         """The rows of an example: one row with all its texts, or one for each order of a pair."""
         texts = [encoded[text] for text in example.texts]
         if problem := self.text_count_error(len(texts)):
+            problem += ": use examples like those of train"
             if self.both_orders:
                 problem = "head.both_orders=true needs two texts, and here is one: set head.both_orders=false"
             raise DataError(f"{example.source}: {problem}" if example.source else problem)

@@ -31,11 +31,11 @@ class UnknownWords(NamedTuple):
     examples: tuple[str, ...]
 
 
-def unknown_words(tokenizer: Tokenizer, texts: Iterable[str], *, most_words: int = MAX_WORDS) -> UnknownWords:
-    """Of the first `most_words` words of texts; words are those of the tokenizer, split at white space too."""
+def unknown_words(tokenizer: Tokenizer, texts: Iterable[str], *, max_words: int = MAX_WORDS) -> UnknownWords:
+    """Of the first `max_words` words of texts; words are those of the tokenizer, split at white space too."""
     unknown, total = Counter[str](), 0
     sample = (text[:MAX_CHARACTERS] for text in texts)
-    while total < most_words and (group := list(islice(sample, GROUP))):
+    while total < max_words and (group := list(islice(sample, GROUP))):
         for text, encoded in zip(group, tokenizer.encode_batch(group), strict=True):
             begins = _word_begins(text, encoded)
             total += len(begins)

@@ -43,7 +43,7 @@ class Trainable(Protocol):
 
     @property
     def threads_over_rows(self) -> bool:
-        """Whether its step on a CPU is loops over rows (`nn.row_threads`): operations outside of them are small."""
+        """Whether its step on a CPU mainly runs threads over parts of the rows (`nn.row_threads`)."""
 
     def __call__(self, batch: Batch, state: State | None = None) -> Loss:
         """The loss of a corrupted batch; `state`: `Loss.state` of the previous batch, for stateful encoders."""

@@ -135,7 +135,8 @@ def _paragraphs(docstring: str) -> list[str]:
 
 
 def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="#   " if text.startswith("- ") else "# ")
+    indent = "#   " if text.startswith("- ") else "# "
+    return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _is_settings(value: Any) -> bool:

@@ -203,7 +203,7 @@ MODELS: dict[str, LineageModel] = {
 
 
 def chosen_models(names: Sequence[str]) -> dict[str, LineageModel]:
-    """The rows of these names in chronological order; all rows without names."""
+    """The rows of these names in chronological order; all if there are none."""
     for name in names:
         if name not in MODELS:
             raise ConfigError(f"--models {name}: it must be one of {', '.join(MODELS)}{did_you_mean(name, MODELS)}")

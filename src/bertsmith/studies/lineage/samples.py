@@ -1,7 +1,7 @@
 """Example predictions of a pre-trained model for sentences with one *marked* word.
 
-Masked words, next words, nearest neighbours, and whether one word has different vectors in different sentences: those
-that the model can predict.
+Masked words, next words, translations, nearest neighbours, and the similarity of the vectors of one word in different
+sentences, as far as the model supports them.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def _differences(old: Any, new: Any) -> str:
 
 
 def chosen_parts(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """The parts that begin with one of these words, which name parts or folders of parts; all parts without words."""
+    """The parts that begin with one of these words, which name parts or folders of parts; all if there are none."""
     for word in words:
         if not any(_selects(word, name) for name in names):
             kinds = ", ".join(dict.fromkeys(name.partition("/")[0] for name in names))
