@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import importlib
 import json
 import math
@@ -120,7 +121,7 @@ def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
     """A dataclass from plain values; unknown keys and wrong types are errors, absent keys take their defaults."""
     if not isinstance(data, Mapping):
         raise ConfigError(f"{where or cls.__name__} must be a table of settings, not {shorten(data)}")
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = _type_hints(cls)
     fields = {item.name: item for item in dataclasses.fields(cls) if item.init}  # type: ignore[arg-type]
     given = {key: value for key, value in data.items() if key != "kind" or "kind" in fields}
     if not where and any(key in _other_names(cls).same for key in given):
@@ -225,6 +226,11 @@ def _set(cls: Any, data: dict[str, Any], path: str, value: Any) -> dict[str, Any
     return data
 
 
+@functools.cache  # resolving the annotations of a class takes milliseconds
+def _type_hints(cls: Any) -> Mapping[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
+
+
 def _free_tables(cls: Any) -> set[str]:
     """The settings of a class that are tables with keys of the user's choice."""
     return _tables(cls) - _kind_tables(cls)
@@ -232,12 +238,11 @@ def _free_tables(cls: Any) -> set[str]:
 
 def _kind_tables(cls: Any) -> set[str]:
     """The settings of a class that are tables of configs with a kind."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    return {key for key in _tables(cls) if get_origin(get_args(hints[key])[1]) is Annotated}
+    return {key for key in _tables(cls) if get_origin(get_args(_type_hints(cls)[key])[1]) is Annotated}
 
 
 def _tables(cls: Any) -> set[str]:
-    return {key for key, hint in typing.get_type_hints(cls, include_extras=True).items() if get_origin(hint) is dict}
+    return {key for key, hint in _type_hints(cls).items() if get_origin(hint) is dict}
 
 
 def _have_kinds(value: Any) -> bool:

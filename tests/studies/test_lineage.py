@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 from command_line import call
+from finetune_fixtures import made_up, write
 from studies.study_fixtures import COLOURS, METALS, tagged
 from threads import threads
 
 from bertsmith import config, recipes
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StoppedError
 from bertsmith.studies.lineage import pretraining, table, tasks
+from bertsmith.studies.lineage import study as study_module
 from bertsmith.studies.lineage.models import MODELS, PAIRS, SIZES, STAGES, TOKENIZERS, share_of, stages_of
 from bertsmith.studies.lineage.settings import LineageConfig, split_changes
 from bertsmith.studies.lineage.study import lineage, part_names
@@ -167,8 +169,17 @@ def test_settings_of_models_and_of_tasks_are_told_apart(base: Path, tmp_path: Pa
 def test_a_study_writes_its_table_and_is_not_repeated(
     base: Path, tmp_path: Path, untrained: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cell_of, built = study_module.cell_of, list[str]()
+
+    def counted(study: LineageConfig, row: str, *given: Any) -> tasks.Cell:
+        cell: tasks.Cell = cell_of(study, row, *given)
+        built.extend([row] if cell.runs else [])
+        return cell
+
+    monkeypatch.setattr(study_module, "cell_of", counted)
     study = study_of(base, tmp_path / "s")
     result = lineage(study, quiet=True)
+    assert built == ["none", "word-vectors", "bert"], "each cell is built once, not after every run"
     assert [row["name"] for row in result["rows"]] == ["none", "word-vectors", "bert"]
     for row in result["rows"]:
         cell = row["cells"]["classification"]
@@ -208,6 +219,18 @@ def test_finished_pre_training_serves_another_task(base: Path, tmp_path: Path, u
     assert main.headings[-1] == "Mean"
     means = [result["rows"][0]["cells"][task]["score"]["mean"] for task in ("classification", "tagging")]
     assert main.rows[1][-1] == f"{50 * sum(means):.1f}"
+
+
+def test_questions_are_a_task_of_features_and_of_fine_tuned_models(base: Path, tmp_path: Path, untrained: None) -> None:
+    for split, count in (("train", 24), ("dev", 8)):
+        write(tmp_path / f"{split}.jsonl", made_up("qa", count, seed=count))
+    setup = TaskSetup("qa", {split: tmp_path / f"{split}.jsonl" for split in ("train", "dev")}, SMALL)
+    how: dict[str, Any] = {"models": ("word-vectors", "elmo", "ulmfit", "gpt", "bert"), "seeds": 1}
+    result = lineage(study_of(base, tmp_path / "s", tasks=(setup,), **how), quiet=True)
+    for row in result["rows"]:
+        cell = row["cells"]["qa"]
+        assert cell["metric"] == "f1", cell
+        assert len(cell["shown"]) == 5
 
 
 def test_finished_rows_need_no_weights(base: Path, tmp_path: Path, untrained: None) -> None:

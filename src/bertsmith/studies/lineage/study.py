@@ -93,6 +93,7 @@ class _Work:
     quiet: bool
     report: Report
     seconds: list[float] = field(default_factory=list)  # of the fine-tuning runs of this call
+    built: dict[str, Cell] = field(default_factory=dict)  # cells whose pre-training is finished, by part
 
     @classmethod
     def planned(cls, study: LineageConfig, only: Sequence[str], *, quiet: bool, report: Report) -> _Work:
@@ -193,10 +194,14 @@ class _Work:
 
     def _cells(self) -> list[tuple[str, Cell]]:
         """The cells of the table, with the names of their parts."""
-        return [
-            (task_part(row, setup), cell_of(self.study, row, model, setup, self.facts[setup.task]))
-            for (row, model), setup in product(self.study.rows().items(), self.study.tasks)
-        ]
+        cells = []
+        for (row, model), setup in product(self.study.rows().items(), self.study.tasks):
+            name = task_part(row, setup)
+            cell = self.built.get(name) or cell_of(self.study, row, model, setup, self.facts[setup.task])
+            if cell.runs or cell.reason:
+                self.built[name] = cell
+            cells.append((name, cell))
+        return cells
 
     def _announce(self, name: str) -> None:
         self.report(f"{name}{self._time_left()}")
