@@ -53,7 +53,7 @@ def check_broken(outcome: Outcome, failures: int = 1) -> None:
 
 
 def test_kill_at_every_operation(folder: Path) -> None:
-    check(kills(folder, again=10), at_least=90)
+    check(kills(folder, again=3), at_least=83)
 
 
 def test_power_loss_in_every_state(folder: Path) -> None:
@@ -61,7 +61,7 @@ def test_power_loss_in_every_state(folder: Path) -> None:
 
 
 def test_power_loss_after_a_kill(folder: Path) -> None:
-    check(power_losses_after_kills(folder, every=11, limit=16), at_least=300)
+    check(power_losses_after_kills(folder, every=22, limit=16), at_least=150)
 
 
 def test_disk_errors(folder: Path) -> None:

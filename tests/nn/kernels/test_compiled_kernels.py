@@ -149,8 +149,10 @@ def test_kernels_compile_for_hopper(name: str, monkeypatch: pytest.MonkeyPatch) 
     assert kernel.metadata.shared < MAX_SHARED
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize(
+    ("dropout", "causal"),
+    [(True, False), (False, True), *(pytest.param(one, one, marks=pytest.mark.slow) for one in (False, True))],
+)
 @pytest.mark.parametrize("name", ["attention", "attention backward"])
 def test_matrix_products_of_attention_are_not_serialised(
     name: str, dropout: bool, causal: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
