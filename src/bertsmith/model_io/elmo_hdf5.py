@@ -52,8 +52,11 @@ def read_elmo(folder: Path) -> tuple[Model, list[str]]:
 
 
 def words_tokenizer() -> Words:
-    """A tokenizer without a vocabulary: the encoder reads the spelling of every word."""
-    rules = Rules(lowercase=False)
+    """A tokenizer without a vocabulary, for texts whose tokens are separated by white space.
+
+    The encoder reads the spelling of every word.
+    """
+    rules = Rules(lowercase=False, split="whitespace")
     return Words(rules.reserved(), word_rules=rules)
 
 
