@@ -133,6 +133,40 @@ def test_wrong_folders(folder: Path, tmp_path: Path) -> None:
         import_folder(folder, tmp_path / "model")
 
 
+def test_files_are_chosen_by_their_contents(folder: Path, tmp_path: Path) -> None:
+    weights, options_file = folder / "tiny_weights.hdf5", folder / "tiny_options.json"
+    weights.rename(folder / "lm_weights.hdf5")
+    options_file.rename(folder / "settings.json")
+    (folder / "sentences.json").write_text('[["The smith"]]')
+    (folder / "other.json").write_text('{"lstm": {}}')
+    (folder / "damaged.json").write_text("{")
+    (folder / "pointer.hdf5").write_text("version https://git-lfs.github.com/spec/v1\n")
+    for name, array in (("lm_embeddings_0", "0"), ("elmo_softmax_weights", "softmax/W"), ("vectors", "embedding")):
+        with h5py.File(folder / f"{name}.hdf5", "w") as file:
+            file[array] = np.ones((2, 3), np.float32)
+    assert not import_folder(folder, tmp_path / "model").notes
+    (folder / "copy.hdf5").write_bytes((folder / "lm_weights.hdf5").read_bytes())
+    (folder / "second.json").write_text((folder / "settings.json").read_text())
+    with pytest.raises(DataError, match=r"char_cnn in 'second.json' and 'settings.json': expected one model"):
+        import_folder(folder, tmp_path / "model", replace=True)
+    (folder / "second.json").unlink()
+    with pytest.raises(DataError, match=r"char_embed, .* in 'copy.hdf5' and 'lm_weights.hdf5': expected one model"):
+        import_folder(folder, tmp_path / "model", replace=True)
+    (folder / "copy.hdf5").unlink()
+    (folder / "lm_weights.hdf5").unlink()
+    with pytest.raises(
+        DataError, match=r"no file \*.hdf5 with the weights .*'elmo_softmax_weights.hdf5'.*git lfs pull"
+    ):
+        import_folder(folder, tmp_path / "model", replace=True)
+    (folder / "settings.json").rename(folder / "settings.txt")
+    with pytest.raises(DataError, match=r"other.json: char_cnn=null must be a table .* a model of word ids"):
+        import_folder(folder, tmp_path / "model", replace=True)
+    (folder / "other.json").rename(folder / "other_options.json")
+    (folder / "other_options.json").write_text("{}")
+    with pytest.raises(DataError, match=r"no file \*.json with the tables lstm and char_cnn"):
+        import_folder(folder, tmp_path / "model", replace=True)
+
+
 def test_encoders_without_state_have_no_stateful_encoder() -> None:
     with pytest.raises(BertsmithError, match="this encoder has no state"):
         reader().stateful()
