@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import call
-from encoders.elmo_reference import Reference, options, random_weights, write_folder
+from encoders.elmo_reference import Reference, options, random_weights, write_fixture, write_folder
 from inference.predictor_fixtures import reader
 
 from bertsmith import load
@@ -59,6 +59,28 @@ def test_ten_batches_with_carried_state(tmp_path: Path, settings: dict[str, Any]
     first = Reference(settings, weights).batch(sentences(0, rows=3))
     again = stateful.encode([" ".join(sentence) for sentence in sentences(0, rows=3)])
     assert max(np.abs(one - other).max() for one, other in zip(again, first, strict=True)) < 1e-5
+
+
+@pytest.mark.parametrize("skip", [True, False], ids=["skip connections", "no skip connections"])
+def test_the_fixtures_of_the_original_release(tmp_path: Path, skip: bool) -> None:
+    """Sentences that are tokenized at white space, in ten consecutive batches of three rows of unequal length."""
+    settings = options(skip=skip)
+    folder = write_fixture(tmp_path / "elmo", settings, random_weights(settings))
+    done = call("import", folder, "-o", tmp_path / "model")
+    assert done.returncode == 0, done.stderr
+    stateful = load(tmp_path / "model", device="cpu").stateful()
+    columns = json.loads((folder / "sentences.json").read_text())
+    unequal = 0
+    for number, batch in enumerate(zip(*columns, strict=True)):
+        words = [sentence.split() for sentence in batch]
+        unequal += len({len(one) for one in words}) == 3
+        found = stateful.encode(words if number % 2 else batch)
+        for row, one in enumerate(found):
+            with h5py.File(folder / f"lm_embeddings_{row}.hdf5") as file:
+                expected = np.concatenate(file[str(number)][...], -1)  # [directions, tokens, P] -> [tokens, 2 P]
+            assert one[-1, 1:-1].shape == expected.shape == (len(words[row]), 12)
+            np.testing.assert_allclose(one[-1, 1:-1], expected, rtol=0, atol=1e-5)
+    assert unequal >= 5, "rows have the state after their own last token"
 
 
 def test_predictions_are_stateless_unless_state_is_asked_for(folder: Path, tmp_path: Path) -> None:
