@@ -19,6 +19,7 @@ from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.elmo_hdf5 import read_elmo, words_tokenizer
 from bertsmith.model_io.folder_tokenizer import spelling
 from bertsmith.model_io.importers import import_folder
+from bertsmith.tasks import tagging
 
 h5py = pytest.importorskip("h5py")
 
@@ -153,6 +154,63 @@ def test_wrong_folders(folder: Path, tmp_path: Path) -> None:
         file["char_embed"] = h5py.ExternalLink("/etc/hostname", "x")
     with pytest.raises(DataError, match="has no array char_embed"):
         import_folder(folder, tmp_path / "model")
+
+
+CONLL = [
+    [("The", "O"), ("U.S.", "B-LOC"), ("pays", "O"), ("$", "O"), ("1\u00a0000.5", "O"), (".", "O")],
+    [
+        ("Ms.", "O"),
+        ("Haag", "B-PER"),
+        ("did", "O"),
+        ("n't", "O"),
+        ("leave", "O"),
+        ("U.S.-ruled", "O"),
+        ("Guam", "B-LOC"),
+    ],
+]
+
+
+def spelled(characters: Any) -> list[str]:
+    """The words of a row of characters, without the marks around the text."""
+    return [bytes(row[row < 256].astype(np.uint8).tolist()).decode() for row in characters[1:-1]]
+
+
+@pytest.mark.parametrize("context", ["sentence", "document"])
+def test_the_words_of_a_column_file_are_the_tokens_of_a_tagger(folder: Path, tmp_path: Path, context: str) -> None:
+    import_folder(folder, tmp_path / "model")
+    lines = ["".join(f"{word}\t{label}\n" for word, label in sentence) for sentence in CONLL]
+    (tmp_path / "train.conll").write_text("-DOCSTART-\tO\n\n" + "\n".join(lines), encoding="utf-8")
+    task = tagging.Config(context="document" if context == "document" else "sentence").build(
+        files={"train": tmp_path / "train.conll"}
+    )
+    examples, model = task.examples("train"), load(tmp_path / "model", device="cpu")
+    features = task.rows(examples, model.tokenizer, max_length=64)
+    sentences = [[word for word, _ in sentence] for sentence in CONLL]
+    expected = sentences if context == "sentence" else [[*sentences[0], *sentences[1]]]
+    for one, words in zip(features, expected, strict=True):
+        assert spelled(one.rows[0].characters) == words
+        assert one.indices is not None
+        assert one.indices.tolist() == [*range(1, len(words) + 1)]
+
+
+def test_a_fine_tuned_tagger_labels_the_words_of_a_column_file(folder: Path, tmp_path: Path) -> None:
+    import_folder(folder, tmp_path / "model")
+    words = [[word.replace("\u00a0", "") for word, _ in sentence] for sentence in CONLL]
+    lines = [
+        "".join(f"{word} {label}\n" for word, (_, label) in zip(*one, strict=True))
+        for one in zip(words, CONLL, strict=True)
+    ]
+    (tmp_path / "train.conll").write_text("\n".join(lines), encoding="utf-8")
+    files = ("--train", tmp_path / "train.conll", "--dev", tmp_path / "train.conll", "-o", tmp_path / "run", "-q")
+    done = call(
+        "finetune", tmp_path / "model", "-t", "tagging", *files, "epochs=1", "head.recurrent_width=4", "max_length=32"
+    )
+    assert done.returncode == 0, done.stderr
+    tagger = load(tmp_path / "run", device="cpu")
+    assert tagger.tokenizer.fingerprint == load(tmp_path / "model", device="cpu").tokenizer.fingerprint
+    by_words, by_text = (tagger.tag_words(given) for given in (words, [" ".join(one) for one in words]))
+    assert [[one["word"] for one in sentence] for sentence in by_words] == words
+    assert by_words == by_text
 
 
 def test_files_are_chosen_by_their_contents(folder: Path, tmp_path: Path) -> None:
