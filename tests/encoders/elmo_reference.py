@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.floating[Any]]
 Weights = dict[str, Array]
+# Tokens of newspaper text as in the Penn Treebank, some with punctuation inside.
+TEXT = """The U.S. officials said Ms. Haag , who plays Elianti in `` The Don 't , '' did n't pay $ 3.5% -- Corp. 's
+share rose 1,000.50 ( state-of-the-art ) ... München 's café No. 5-a/b A.G.'s 10:30 p.m. ; ? -LRB- & e-mail @ 7.5%-8%"""
+TOKENS = TEXT.split()
 
 
 def options(*, skip: bool = True, activation: str = "relu", highway: int = 2) -> dict[str, Any]:
@@ -72,6 +76,42 @@ def write_folder(folder: Path, settings: dict[str, Any], weights: Weights) -> Pa
     with h5py.File(folder / "tiny_weights.hdf5", "w") as file:
         for name, value in weights.items():
             file.create_dataset(name, data=value)
+    return folder
+
+
+def write_fixture(folder: Path, settings: dict[str, Any], weights: Weights, batches: int = 10) -> Path:
+    """A folder laid out as that of the original's tests: model, sentences, expected outputs and files of other models.
+
+    `sentences.json` has a list of sentences for each row of a batch, `lm_embeddings_{row}.hdf5` the top layer
+    [directions, tokens, P] of each of them, computed in batches of three rows with carried state.
+    """
+    import h5py
+
+    folder.mkdir(parents=True)
+    random, reference = np.random.default_rng(1), Reference(settings, weights)
+    columns = [
+        [[str(one) for one in random.choice(TOKENS, random.integers(3, 16))] for _ in range(batches)] for _ in range(3)
+    ]
+    (folder / "options.json").write_text(json.dumps(settings))
+    (folder / "sentences.json").write_text(json.dumps([[" ".join(one) for one in column] for column in columns]))
+    (folder / "vocab_test.txt").write_text(
+        "\n".join(["<S>", "</S>", "<UNK>", *dict.fromkeys(TOKENS)]), encoding="utf-8"
+    )
+    expected = [reference.batch(list(batch)) for batch in zip(*columns, strict=True)]
+    files: dict[str, Weights] = {
+        "lm_weights": weights,
+        "elmo_token_embeddings": {"embedding": np.ones((4, settings["lstm"]["projection_dim"]), np.float32)},
+        "elmo_softmax_weights": {"softmax/W": np.ones((4, 6), np.float32), "softmax/b": np.ones(4, np.float32)},
+    }
+    for row in range(3):
+        tops = {str(number): batch[row][-1, 1:-1] for number, batch in enumerate(expected)}
+        files[f"lm_embeddings_{row}"] = {
+            name: np.stack(np.split(top, 2, axis=-1)).astype(np.float32) for name, top in tops.items()
+        }
+    for name, arrays in files.items():
+        with h5py.File(folder / f"{name}.hdf5", "w") as file:
+            for path, value in arrays.items():
+                file.create_dataset(path, data=value)
     return folder
 
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import call
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers import training
-from bertsmith.tokenizers.pretokenization import split_words
+from bertsmith.tokenizers.pretokenization import split_at_white_space, split_words
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.tokenizers.words import Config, Marker, Words, add_markers, remove_markers, word_shape
 
@@ -26,6 +27,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"unknowns": "classes"},
     {"marks": True},
     {"marks": True, "unknowns": "classes"},
+    {"split": "whitespace", "lowercase": False, "unknowns": "classes"},
 ]
 
 
@@ -57,6 +59,36 @@ def test_where_words_are_cut(text: str, words: str) -> None:
     found = split_words(text)
     assert [word.text for word in found] == words.split()
     assert all(text[word.begin : word.end] == word.text for word in found)
+
+
+@pytest.mark.parametrize(
+    "text", ["U.S. officials said Ms. Smith do n't pay $ 3.5% -- now", " a\x1cb\u00a0c\u3000\n\td ", "", "e\u0301 ` ''"]
+)
+def test_where_tokenized_texts_are_cut(text: str) -> None:
+    found = split_at_white_space(text)
+    assert [word.text for word in found] == text.split()
+    assert all(text[word.begin : word.end] == word.text for word in found)
+    tokenizer = learn(text + " a", split="whitespace", lowercase=False, min_count=1)
+    assert tokens(tokenizer, text) == text.split()
+
+
+def test_white_space_is_chosen_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("U.S. officials\n" * 3)
+    settings = ("--kind", "words", "--vocab-size", "20", "--set", "split=whitespace")
+    done = call("tokenizer", "train", tmp_path / "text.txt", "-o", tmp_path / "tokenizer", *settings)
+    assert done.returncode == 0, done.stderr
+    tokenizer = load(tmp_path / "tokenizer")
+    assert tokenizer.splits_at_white_space
+    assert tokenizer.tokens()[4:] == ["officials", "u.s."]
+
+
+def test_given_words_are_one_token_each_whatever_they_contain() -> None:
+    tokenizer = learn("U.S. pays", split="whitespace", min_count=1)
+    text, spans = "The U.S.pays 1 000 ", [(0, 3), (4, 8), (8, 12), (13, 18), (18, 19)]
+    encoded = tokenizer.encode_words(text, spans)
+    assert [tokenizer.id_to_token(number) for number in encoded.ids.tolist()] == ["<unk>", "u.s.", "pays", "<unk>"]
+    assert encoded.offsets.tolist() == [list(span) for span in spans[:-1]]  # white space has no token
+    assert not learn().splits_at_white_space
 
 
 def test_frequent_words_come_first_and_ties_by_spelling() -> None:
@@ -188,8 +220,8 @@ def test_the_contract_of_tokenizers_holds_for_every_setting(settings: dict[str, 
 
 def test_fingerprints_differ_by_settings() -> None:
     words = {"iron": 5, "rod": 4}
-    prints = {Config(lowercase=flag).train(dict(words), vocab_size=50).fingerprint for flag in (True, False)}
-    assert len(prints) == 2
+    settings: list[dict[str, Any]] = [{}, {"lowercase": False}, {"split": "whitespace"}]
+    assert len({Config(**one).train(dict(words), vocab_size=50).fingerprint for one in settings}) == 3
 
 
 def test_special_tokens_are_read_where_wanted() -> None:
@@ -207,7 +239,13 @@ def test_what_cannot_be_learned() -> None:
         Config(min_count=5).train({"iron": 4}, vocab_size=50)
     with pytest.raises(ConfigError, match="4 tokens are reserved"):
         Config().train({"iron": 4}, vocab_size=4)
-    for wrong in ({"min_count": 0}, {"unknowns": "two"}, {"marks": True, "lowercase": False}):
+    for wrong in (
+        {"min_count": 0},
+        {"unknowns": "two"},
+        {"split": "commas"},
+        {"marks": True, "lowercase": False},
+        {"marks": True, "split": "whitespace"},
+    ):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             Config(**wrong)  # type: ignore[arg-type]
 
@@ -217,4 +255,7 @@ def test_a_vocabulary_of_another_setting_is_refused(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"marks": True}))
     with pytest.raises(DataError, match="must begin with <pad>"):
+        load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"split": "commas"}))
+    with pytest.raises(DataError, match="split='commas' must be one of punctuation, whitespace"):
         load(tmp_path)

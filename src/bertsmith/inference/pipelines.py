@@ -41,6 +41,7 @@ TEXT_PIPELINES: tuple[Pipeline, ...] = (*LABEL_PIPELINES, "text-regression")
 ANSWER_FIELDS = {"answer": "text", "score": "probability", "start": "start", "end": "end"}
 
 Pair: TypeAlias = tuple[str, str]
+TextOrWords: TypeAlias = str | Sequence[str]  # a list of words is a text that is tokenized already
 Texts: TypeAlias = (
     Iterable[str] | Iterable[Pair] | Iterable[Sequence[str]]
 )  # also pandas Series, Arrow and numpy arrays
@@ -278,6 +279,35 @@ def string_list(texts: Any) -> list[str]:
         if not isinstance(text, str):
             raise BertsmithError(f"text {index} is {_shown(text)}: it must be a string")
     return listed
+
+
+def text_list(texts: Any) -> list[str]:
+    """The texts of `string_list`; a list of words, a text that is tokenized already, is its words joined by spaces."""
+    listed = [texts] if isinstance(texts, str) else as_list(texts)
+    words = {index: _checked_words(one, index) for index, one in enumerate(listed) if is_word_list(one)}
+    return string_list([" ".join(words[index]) if index in words else one for index, one in enumerate(listed)])
+
+
+def texts_or_ids(texts: Any) -> list[Any]:
+    """The texts of `text_list`, or lists of token ids."""
+    listed = as_list(texts)
+    as_ids = (not isinstance(one, str) and isinstance(one, Sequence | np.ndarray) for one in listed)
+    has_words = any(is_word_list(one) and len(one) for one in listed)
+    return listed if listed and all(as_ids) and not has_words else text_list(listed)
+
+
+def is_word_list(text: Any) -> bool:
+    """Whether a text is a list of words, possibly empty."""
+    return isinstance(text, list | tuple | np.ndarray) and (not len(text) or any(isinstance(one, str) for one in text))
+
+
+def _checked_words(words: Sequence[Any], index: int) -> list[str]:
+    """The words of text `index`; an error for one that is empty or has white space."""
+    for number, word in enumerate(words):
+        if not isinstance(word, str) or word.split() != [word]:
+            found = f"text {index}, word {number} is {_shown(word)}"
+            raise BertsmithError(f"{found}: a word of a tokenized text must be a string without white space")
+    return list(words)
 
 
 def _shown(value: Any) -> str:

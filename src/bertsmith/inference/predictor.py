@@ -31,7 +31,13 @@ from bertsmith.inference.encoder_outputs import (
 from bertsmith.inference.fill_mask import FillMaskPipeline
 from bertsmith.inference.forward import Backend, ClosedBackend, LocalBackend, ModelInput
 from bertsmith.inference.neighbours import NeighbourPipeline
-from bertsmith.inference.pipelines import TEXT_PIPELINES, TextPipelines, as_list, string_list
+from bertsmith.inference.pipelines import (
+    TEXT_PIPELINES,
+    TextOrWords,
+    TextPipelines,
+    string_list,
+    texts_or_ids,
+)
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.inference.predictions import Predictions, Ranked
 from bertsmith.inference.stateful import StatefulEncoder
@@ -278,14 +284,14 @@ class Predictor(
         cosines = left @ right.T
         return float(cosines[0, 0]) if isinstance(first, str) and isinstance(second, str) else cosines
 
-    def encode(self, texts: str | Iterable[str], **options: Unpack[EmbeddingOptions]) -> NDArray[np.float32]:
+    def encode(self, texts: str | Iterable[TextOrWords], **options: Unpack[EmbeddingOptions]) -> NDArray[np.float32]:
         """One vector for each text [texts, D], or one [D] for a single string; options as in `embed`."""
         vectors = self.embed([texts] if isinstance(texts, str) else texts, **options).vectors
         return vectors[0] if isinstance(texts, str) else vectors
 
     def embed(
         self,
-        texts: Iterable[str] | Iterable[Sequence[int]],
+        texts: Iterable[TextOrWords] | Iterable[Sequence[int]],
         *,
         pooling: Pooling | None = None,
         layers: Sequence[int] = (-1,),
@@ -293,7 +299,7 @@ class Predictor(
         normalize: bool | None = None,
         prompt: str | None = None,
     ) -> Embeddings:
-        """One vector for each text.
+        """One vector for each text; a list of words is a text that is tokenized already, as in `embed_all`.
 
         `pooling`: the mean over all tokens, the first token, the maximum, the sum divided by the root of the length, or
         the pooler's output. `layers`: 0 is the embedding layer, -1 the last; several are averaged or concatenated.
@@ -308,7 +314,7 @@ class Predictor(
         pooling = pooling or cast(Pooling, settings.pooling)
         normalize = settings.normalize if normalize is None else normalize
         checked = check_embedding_options(self.model.encoder, pooling=pooling, layers=layers, combine=combine)
-        query, inputs = EmbeddingQuery(pooling, checked, combine), self.with_prompt(_texts_or_ids(texts), prompt)
+        query, inputs = EmbeddingQuery(pooling, checked, combine), self.with_prompt(texts_or_ids(texts), prompt)
         rows, results = self.run_texts(query, inputs, max_length=self.max_embedding_length)
         vectors = stacked(results, width=self.model.encoder.width)
         for layer in dense:
@@ -344,10 +350,14 @@ class Predictor(
         """As `embed`, for texts given as token ids without special tokens."""
         return self.embed(ids, **options)
 
-    def embed_all(self, texts: Iterable[str], *, layer: int = -1) -> TokenEmbeddings:
-        """The output of one layer for every token of each text, special tokens included."""
+    def embed_all(self, texts: Iterable[TextOrWords], *, layer: int = -1) -> TokenEmbeddings:
+        """The output of one layer for every token of each text, special tokens included.
+
+        A text may be a list of words, which are joined by spaces: with a tokenizer that splits at white space only,
+        such as that of published ELMo models, each is one token.
+        """
         check_embedding_options(self.model.encoder, pooling="mean", layers=[layer])
-        rows, vectors = self.run_texts(TokenEmbeddingQuery(layer), _texts_or_ids(texts), max_length=self.max_length)
+        rows, vectors = self.run_texts(TokenEmbeddingQuery(layer), texts_or_ids(texts), max_length=self.max_length)
         return TokenEmbeddings(vectors, [self._tokens(row.ids) for row in rows], _truncated(rows))
 
     def stateful(self) -> StatefulEncoder:
@@ -378,12 +388,6 @@ class Predictor(
 
     def _tokens(self, ids: NDArray[np.int32]) -> tuple[str, ...]:
         return tuple(map(self.tokenizer.id_to_token, ids.tolist()))
-
-
-def _texts_or_ids(texts: Any) -> list[Any]:
-    listed = as_list(texts)
-    as_ids = (not isinstance(one, str) and isinstance(one, Sequence | np.ndarray) for one in listed)
-    return listed if listed and all(as_ids) else string_list(listed)
 
 
 def _listed(labels: Sequence[str]) -> str:

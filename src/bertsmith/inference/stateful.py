@@ -5,7 +5,7 @@ Predictors are stateless otherwise: the vectors of a text do not depend on the t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.forward import TextModel
+from bertsmith.inference.pipelines import TextOrWords, text_list
 from bertsmith.types import Encoding
 
 State = tuple[Tensor, ...]  # by layer, tensors [rows, ...]
@@ -33,13 +34,15 @@ class StatefulEncoder:
         """Forgets all texts: the next call starts with zeros, as a new encoder does."""
         self._state = None
 
-    def encode(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
+    def encode(self, texts: Iterable[TextOrWords]) -> list[NDArray[np.float32]]:
         """The outputs of all layers at all tokens of each text [layers + 1, L, D], special tokens included.
 
+        A text may be a list of words. With the tokenizer of published ELMo models each is one token, and so is each
+        part of a string between white space.
         Fewer texts than before continue the first rows and leave the others as they are; more start with zeros. The
         state of a row is that after its last token.
         """
-        rows = self._model.frame_ids(texts, max_length=self._model.max_length)
+        rows = self._model.frame_ids(text_list(texts), max_length=self._model.max_length)
         if not rows:
             return []
         lengths = [len(row) for row in rows]

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.forward import TextModel, require_pipeline
-from bertsmith.inference.pipelines import string_list
+from bertsmith.inference.pipelines import TextOrWords, as_list, is_word_list, text_list
 from bertsmith.inference.predictions import Entity, Predictions, WordLabel
 from bertsmith.metrics.sequence_labelling import EntityLabels, entity_labels
 from bertsmith.model_io.model import Model
@@ -15,6 +15,7 @@ from bertsmith.tasks.tables import join_names
 from bertsmith.tasks.tagged_text import Spans, TaggingConfig, Unit, split_text, word_features
 from bertsmith.tasks.task import Example
 from bertsmith.tasks.word_predictions import WordPrediction, predict_words
+from bertsmith.tokenizers.pretokenization import split_at_white_space
 
 UNITS = ("word", "part", "character")
 
@@ -23,15 +24,16 @@ class WordLabelPipelines(TextModel):
     """The token-classification pipelines of `Predictor`. Offsets are characters of the text as given.
 
     Texts of any length are read in windows. `unit` is the unit of the labels in the training data: words, words split
-    at punctuation as in transformers' pipeline, or characters. The first token of a unit gives its label.
+    at punctuation as in transformers' pipeline, or characters. The first token of a unit gives its label. A text may be
+    a list of words; then these are the units. With a tokenizer that splits at white space only, so does the unit word.
     """
 
     @overload
     def tag_words(self, text: str, *, unit: Unit = "word") -> Predictions[WordLabel]: ...  # type: ignore[overload-overlap]
     @overload
-    def tag_words(self, text: Iterable[str], *, unit: Unit = "word") -> Predictions[Predictions[WordLabel]]: ...
+    def tag_words(self, text: Iterable[TextOrWords], *, unit: Unit = "word") -> Predictions[Predictions[WordLabel]]: ...
 
-    def tag_words(self, text: str | Iterable[str], *, unit: Unit = "word") -> Any:
+    def tag_words(self, text: str | Iterable[TextOrWords], *, unit: Unit = "word") -> Any:
         """The label of each word, `{"word", "label", "score", "start", "end"}`; a list of texts gives lists.
 
         Works with any label set, such as parts of speech. White space and words without a token have no result.
@@ -48,9 +50,9 @@ class WordLabelPipelines(TextModel):
     @overload
     def ner(self, text: str, *, unit: Unit = "word") -> Predictions[Entity]: ...  # type: ignore[overload-overlap]
     @overload
-    def ner(self, text: Iterable[str], *, unit: Unit = "word") -> Predictions[Predictions[Entity]]: ...
+    def ner(self, text: Iterable[TextOrWords], *, unit: Unit = "word") -> Predictions[Predictions[Entity]]: ...
 
-    def ner(self, text: str | Iterable[str], *, unit: Unit = "word") -> Any:
+    def ner(self, text: str | Iterable[TextOrWords], *, unit: Unit = "word") -> Any:
         """The entities of a text, `{"entity_group", "score", "word", "start", "end"}`; a list of texts gives lists.
 
         The labels are tags of a scheme: IOB1, IOB2, IOBES (BIOES), BILOU, BMES, or bare types beside O.
@@ -66,13 +68,20 @@ class WordLabelPipelines(TextModel):
         results = Predictions(Predictions(_entities(one, spans, words, scheme)) for one, spans, words in every)
         return results[0] if isinstance(text, str) else results
 
-    def _predict_words(self, text: str | Iterable[str], unit: Unit) -> list[tuple[str, Spans, list[WordPrediction]]]:
+    def _predict_words(
+        self, text: str | Iterable[TextOrWords], unit: Unit
+    ) -> list[tuple[str, Spans, list[WordPrediction]]]:
         """Each text with its words and their predictions."""
         if unit not in UNITS:
             raise BertsmithError(f'unit "{unit}" does not exist: choose {", ".join(UNITS)}')
-        texts = string_list(text)
+        given = [text] if isinstance(text, str) else as_list(text)
+        texts = text_list(given)
         self.check_texts(*texts)
-        spans = [split_text(one, unit) for one in texts]
+        spaced = unit == "word" and self.tokenizer.splits_at_white_space
+        spans = [
+            _white_space_spans(one) if spaced or is_word_list(words) else split_text(one, unit)
+            for one, words in zip(texts, given, strict=True)
+        ]
         features = word_features(
             [Example(id=str(index), texts=(one,)) for index, one in enumerate(texts)],
             spans,
@@ -86,6 +95,11 @@ class WordLabelPipelines(TextModel):
         head: Any = self.model.objectives[require_pipeline(self.model, "token-classification")]
         words = predict_words(spans, features, self.logits(features, head.name), head.sequence_decoder)
         return list(zip(texts, spans, words, strict=True))
+
+
+def _white_space_spans(text: str) -> Spans:
+    """The spans of the words of a tokenized text."""
+    return tuple((word.begin, word.end) for word in split_at_white_space(text))
 
 
 def tags_entities(model: Model) -> bool:

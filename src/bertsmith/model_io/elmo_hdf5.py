@@ -1,5 +1,6 @@
 """ELMo's published folders: options.json and weights.hdf5 (bilm: model.py; allennlp: elmo.py). HDF5 is read by h5py.
 
+Both files are chosen by their contents, because folders have other JSON and HDF5 files beside them, such as vectors.
 The matrices of TensorFlow's LSTMCell multiply the input and the state side by side, from the left.
 """
 
@@ -22,26 +23,32 @@ from bertsmith.nn.character_cnn import TABLE
 from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.tokenizers.words import Rules, Words
 
-OPTIONS, WEIGHTS = "options.json", ".hdf5"  # ends of file names
+WEIGHTS = ".hdf5"  # end of file names
+TABLES = ("lstm", "char_cnn")  # of options.json
+GROUPS = frozenset({"char_embed", "CNN", "CNN_proj", "RNN_0", "RNN_1"})  # of the weights, at the root
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 MAX_LAYERS = 64  # of each kind
 MAX_NAMES = 10_000
+MAX_SHOWN = 5  # files in an error
 
 
 def is_elmo(folder: Path) -> bool:
-    """Whether a folder has ELMo's two files, whatever precedes their names."""
+    """Whether a folder has HDF5 files and a file of ELMo's options, or one that is named like it."""
     names = os.listdir(folder)
-    return all(any(name.endswith(end) for name in names) for end in (OPTIONS, WEIGHTS))
+    if not any(name.endswith(WEIGHTS) for name in names):
+        return False
+    return any(name.endswith("options.json") for name in names) or bool(_options(folder)[0])
 
 
 def read_elmo(folder: Path) -> tuple[Model, list[str]]:
     """The encoder of such a folder, without heads, and notes."""
-    name = _only(folder, OPTIONS)
+    name = _only(folder, ".json", _options(folder), "the tables lstm and char_cnn")
     config = read_options(read_json(folder, name), folder / name)
     with on_meta_device():
         encoder = config.build()
     expected = sum(value.numel() for value in encoder.state_dict().values())
-    with HDF5File(folder, _only(folder, WEIGHTS)) as file:
+    weights = _only(folder, WEIGHTS, _weights(folder), "the weights of a biLM (char_embed, RNN_0, …)")
+    with HDF5File(folder, weights) as file:
         if expected * 4 > memory_size():
             raise DataError(f"{folder / name}: a model of {expected:,} weights does not fit into memory")
         state = {**_word_weights(config, file), **_layer_weights(config, file)}
@@ -52,8 +59,11 @@ def read_elmo(folder: Path) -> tuple[Model, list[str]]:
 
 
 def words_tokenizer() -> Words:
-    """A tokenizer without a vocabulary: the encoder reads the spelling of every word."""
-    rules = Rules(lowercase=False)
+    """A tokenizer without a vocabulary, for texts whose tokens are separated by white space.
+
+    The encoder reads the spelling of every word.
+    """
+    rules = Rules(lowercase=False, split="whitespace")
     return Words(rules.reserved(), word_rules=rules)
 
 
@@ -153,6 +163,10 @@ class HDF5File:
         self._file.visititems(visit)
         return found
 
+    def groups(self) -> set[str]:
+        """The names at the root, of arrays, groups and links."""
+        return set(self._file.keys())
+
     def array(self, name: str, *shape: int) -> Tensor:
         """An array of this shape in float32."""
         array = self._find(name)
@@ -183,11 +197,51 @@ class HDF5File:
         return current
 
 
-def _only(folder: Path, end: str) -> str:
-    names = sorted(name for name in os.listdir(folder) if name.endswith(end))
-    if len(names) != 1:
-        raise DataError(f"{folder} has {len(names)} files *{end}: expected one model, in a folder of its own")
-    return names[0]
+Found = tuple[list[str], list[DataError]]  # files by name, and why other files could not be read
+
+
+def _options(folder: Path) -> Found:
+    """The JSON files with ELMo's options; without characters, they have only one of the tables."""
+    tables, errors = dict[str, set[str]](), list[DataError]()
+    for name in _names(folder, ".json"):
+        try:
+            tables[name] = set(TABLES).intersection(read_json(folder, name))
+        except DataError as error:
+            errors.append(error)
+    complete = [name for name, found in tables.items() if len(found) == len(TABLES)]
+    return complete or [name for name, found in tables.items() if "lstm" in found], errors
+
+
+def _weights(folder: Path) -> Found:
+    """The HDF5 files with groups of ELMo's weights; others have its softmax, or vectors."""
+    found, errors = list[str](), list[DataError]()
+    for name in _names(folder, WEIGHTS):
+        try:
+            with HDF5File(folder, name) as file:
+                found += [name] if GROUPS & file.groups() else []
+        except DataError as error:
+            errors.append(error)
+    return found, errors
+
+
+def _names(folder: Path, end: str) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if name.endswith(end))
+
+
+def _only(folder: Path, end: str, candidates: Found, contents: str) -> str:
+    """The only candidate; an error names several, or says why there is none."""
+    found, errors = candidates
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = " and ".join(map(shown, found[:MAX_SHOWN]))
+        raise DataError(f"{folder} has {contents} in {listed}: expected one model, so move one to another folder")
+    names = _names(folder, end)
+    if errors and len(names) == 1:
+        raise errors[0]
+    reason = f"; {errors[0]}" if errors else ""
+    listed = ", ".join(map(shown, names[:MAX_SHOWN])) or "no such file"
+    raise DataError(f"{folder} has no file *{end} with {contents}, found {listed}{reason}")
 
 
 def _table(values: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:

@@ -162,6 +162,7 @@ def read_column_file(path: Path, columns: Columns, *, tagged: bool = True, encod
                 gold=None if tag is None else tuple(row[tag] for row in rows),
                 source=f"{name}:{block.numbers[0]}",
                 spans=spans,
+                words_given=True,
                 document=block.document,
                 lines=tuple(block.numbers),
                 cells=tuple(block.lines),

@@ -61,6 +61,7 @@ class TaggingConfig:
 class Sentence(Example):
     """One sentence; `gold` has one IOB2 tag or plain label per word and `spans` the words."""
 
+    words_given: bool = False  # the words are those of the file; otherwise of its text, which was split
     document: str = ""  # neighbours with the same name form a document; "" is a document of one sentence
     lines: tuple[int, ...] = ()  # the line of each word in its file
     cells: tuple[str, ...] = ()  # column files: the text of those lines
@@ -233,6 +234,7 @@ class Stream:
     text: str
     spans: Numbers  # [W, 2] characters of all words of these examples
     sizes: list[int]  # number of words of each example
+    words_given: bool  # instead of those of a split text
 
     def owner(self, word: int) -> tuple[int, int]:
         """The example of a word, and the index of the word in it."""
@@ -253,7 +255,8 @@ def streams(examples: Sequence[Example], words: Sequence[Spans], *, by_document:
         texts = [example.texts[0] for example in examples[begin:end]]
         shifts = np.cumsum([0, *(len(text) + 1 for text in texts)])
         spans = [np.array(words[begin + n], np.int64).reshape(-1, 2) + shifts[n] for n in range(len(texts))]
-        yield Stream(range(begin, end), " ".join(texts), np.concatenate(spans), [len(part) for part in spans])
+        sizes, given = [len(part) for part in spans], getattr(examples[begin], "words_given", False)
+        yield Stream(range(begin, end), " ".join(texts), np.concatenate(spans), sizes, given)
         begin = end
 
 
@@ -309,8 +312,11 @@ def word_features(
         flat = encode([stream.text for stream in chunk])
         ends = np.cumsum(flat.lengths)
         for stream, begin, end in zip(chunk, ends - flat.lengths, ends, strict=True):
-            encoded = Encoded(flat.ids[begin:end], flat.offsets[begin:end], flat.words[begin:end])
-            encoded = tokenizer.spelled(stream.text, encoded)
+            if tokenizer.splits_at_white_space and stream.words_given and not characters:
+                encoded = tokenizer.encode_words(stream.text, stream.spans.tolist())
+            else:
+                encoded = Encoded(flat.ids[begin:end], flat.offsets[begin:end], flat.words[begin:end])
+                encoded = tokenizer.spelled(stream.text, encoded)
             tokens = first_tokens(stream, encoded, characters=characters)
             features += _stream_features(stream, encoded, tokens, classes, tokenizer, size=size, overlap=overlap)
     return features

@@ -109,7 +109,8 @@ def read_rows(
         cells = {role: table.rows[row][table.column_index(column)] for role, column in chosen.items()}
         text, spans, gold = parse(cells, chosen, source, unit)
         document = "" if is_missing(cells.get("document")) else str(cells["document"])
-        sentences.append(Sentence(id=id, texts=(text,), gold=gold, source=source, spans=spans, document=document))
+        options: dict[str, Any] = {"spans": spans, "words_given": lists, "document": document}
+        sentences.append(Sentence(id=id, texts=(text,), gold=gold, source=source, **options))
     return sentences, chosen
 
 

@@ -25,9 +25,9 @@ from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.tokenizers import folder, training
 from bertsmith.tokenizers.folder import Merges, TokenizerFolder, backend_merges
 from bertsmith.tokenizers.gpt_words import NEWLINE, REPLACED, gpt_chunker, gpt_words
-from bertsmith.tokenizers.pretokenization import BERT_PRETOKENIZER, WHITESPACE_CHUNKER, WHOLE_TEXT, Chunker
+from bertsmith.tokenizers.pretokenization import BERT_PRETOKENIZER, WHITESPACE_CHUNKER, WHOLE_TEXT, Chunker, Token
 from bertsmith.tokenizers.special_tokens import BOS_KEYS, SpecialTokens
-from bertsmith.tokenizers.tokenizer import BuildOptions, MergesTokenizer, Token
+from bertsmith.tokenizers.tokenizer import BuildOptions, MergesTokenizer
 from bertsmith.tokenizers.wordpiece import CHUNKER as BERT_CHUNKER
 
 WordSplitter = Literal["pattern", "spacy", "bert"]

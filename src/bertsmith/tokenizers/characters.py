@@ -16,10 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers.folder import MAX_LENGTH, TokenizerFolder
-from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER, replace_surrogates, split_words
+from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER, Token, replace_surrogates, split_words
 from bertsmith.tokenizers.python_tokenizer import PythonTokenizer
 from bertsmith.tokenizers.special_tokens import SpecialTokens
-from bertsmith.tokenizers.tokenizer import Token
 
 START, END, WORD_BEGIN, WORD_END, PADDING = range(256, 261)
 WIDTH = 50  # of a word: 48 bytes and the two word boundaries

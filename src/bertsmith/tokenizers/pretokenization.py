@@ -18,11 +18,14 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import pre_tokenizers
 
+from bertsmith.types import Encoded
+
 Ids = NDArray[np.uint16] | NDArray[np.uint32]
 
 MAX_CACHED_LENGTH = 64  # characters: longer chunks are rarely repeated and would fill the memory
 GROUP = 512  # chunks that are passed to the backend as one text
 SURROGATE = re.compile("[\ud800-\udfff]")
+NOT_WHITE_SPACE = re.compile(r"\S+")
 BERT_PRETOKENIZER = pre_tokenizers.BertPreTokenizer()
 
 
@@ -120,6 +123,21 @@ class ChunkCache:
         return long
 
 
+class Token(NamedTuple):
+    """A token of a text: its id, its characters `begin` to `end`, and the index of its word."""
+
+    id: int
+    begin: int
+    end: int
+    word: int
+
+
+def from_tokens(tokens: Iterable[Token]) -> Encoded:
+    """Tokens as arrays."""
+    table = np.array(list(tokens), np.int32).reshape(-1, 4)
+    return Encoded(table[:, 0].copy(), table[:, 1:3].copy(), table[:, 3].copy())
+
+
 class Word(NamedTuple):
     """A word of a text, from character `begin` to `end`."""
 
@@ -139,6 +157,11 @@ def split_words(text: str) -> list[Word]:
                 del words[-joined:]
         words.append(Word(text[begin:end], begin, end))
     return words
+
+
+def split_at_white_space(text: str) -> list[Word]:
+    """The words of a text that is tokenized already: those of `text.split()`."""
+    return [Word(match.group(), *match.span()) for match in NOT_WHITE_SPACE.finditer(text)]
 
 
 def _words_to_join(before: str, sign: str, piece: str) -> int:

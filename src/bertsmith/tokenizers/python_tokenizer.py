@@ -10,8 +10,9 @@ from tokenizers import models
 
 from bertsmith import types
 from bertsmith.tokenizers import folder
+from bertsmith.tokenizers.pretokenization import Token
 from bertsmith.tokenizers.special_tokens import BOS_KEYS, SpecialTokens, register_special_tokens
-from bertsmith.tokenizers.tokenizer import Token, Tokenizer
+from bertsmith.tokenizers.tokenizer import Tokenizer
 
 
 class PythonTokenizer(Tokenizer):

@@ -24,7 +24,16 @@ from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.system.durable import Disk
 from bertsmith.tokenizers import folder
 from bertsmith.tokenizers.folder import MAX_LENGTH, Merges, TokenizerFolder
-from bertsmith.tokenizers.pretokenization import WHOLE_TEXT, ChunkCache, Chunker, Ids, encode_chunks, replace_surrogates
+from bertsmith.tokenizers.pretokenization import (
+    WHOLE_TEXT,
+    ChunkCache,
+    Chunker,
+    Ids,
+    Token,
+    encode_chunks,
+    from_tokens,
+    replace_surrogates,
+)
 from bertsmith.tokenizers.special_tokens import (
     AddedTokens,
     FrameTemplate,
@@ -72,6 +81,7 @@ class Tokenizer:
     spells: bool = False  # encoded texts have the spelling of each token, for encoders that read characters
     spells_case: bool = False  # as it is written, although the vocabulary is lower-cased
     spelled_ids: Any = None  # `encode_ids` with the spelling of unknown words, where tokens are words
+    splits_at_white_space: bool = False  # only there: each word of a text that is tokenized already is one token
     open_vocabulary: bool = False  # an encoder reads nothing but spelling: no word is unknown to it
     notes: tuple[str, ...] = ()  # what users should know about the folder that it was loaded from
     target: Tokenizer | None = None  # of the target texts of a translation, where these have a vocabulary of their own
@@ -151,6 +161,10 @@ class Tokenizer:
         """`encode` of each text, on all cores."""
         encodings = self.backend.encode_batch([replace_surrogates(text) for text in texts], add_special_tokens=False)
         return [self.spelled(text, _encoded(encoding)) for text, encoding in zip(texts, encodings, strict=True)]
+
+    def encode_words(self, text: str, spans: Iterable[tuple[int, int]]) -> types.Encoded:
+        """`encode` of a text with given words, each one token; of tokenizers that split at white space only."""
+        raise NotImplementedError
 
     def spelled(self, text: str, encoded: types.Encoded) -> types.Encoded:
         """The same with the characters of each token, if this tokenizer spells; lower-cased if the vocabulary is."""
@@ -261,7 +275,7 @@ class Tokenizer:
         """`encode` of a kind whose rule is a function of texts without lone surrogates; words are counted from 0."""
         text = replace_surrogates(text)
         if not parse_special_tokens:
-            return _from_tokens(tokenize(text))
+            return from_tokens(tokenize(text))
         encoded: list[Token] = []
         start = 0
         for index, part in enumerate(self._special_pattern.split(text)):  # every second part is a special token
@@ -269,7 +283,7 @@ class Tokenizer:
             word = encoded[-1].word + 1 if encoded else 0
             encoded += [Token(number, start + begin, start + end, word + own) for number, begin, end, own in tokens]
             start += len(part)
-        return _from_tokens(encoded)
+        return from_tokens(encoded)
 
     def _encode_uncached(self, texts: list[str]) -> list[list[int]]:
         return encode_chunks(self.backend, texts)
@@ -313,20 +327,6 @@ class MergesTokenizer(Tokenizer):
             folder.BPE_VOCABULARY: json.dumps(ordered, ensure_ascii=False).encode(),
             folder.MERGES: folder.vocabulary_bytes(lines),
         }
-
-
-class Token(NamedTuple):
-    """A token of a text: its id, its characters `begin` to `end`, and the index of its word."""
-
-    id: int
-    begin: int
-    end: int
-    word: int
-
-
-def _from_tokens(tokens: Iterable[Token]) -> types.Encoded:
-    table = np.array(list(tokens), np.int32).reshape(-1, 4)
-    return types.Encoded(table[:, 0].copy(), table[:, 1:3].copy(), table[:, 3].copy())
 
 
 class TokenizerConfig(Protocol):

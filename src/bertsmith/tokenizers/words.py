@@ -1,7 +1,8 @@
-"""Word-level vocabularies, for ULMFiT, CoVe and TagLM: rare words are unknown.
+"""Word-level vocabularies, for ULMFiT, CoVe, TagLM and ELMo: rare words are unknown.
 
-Unknown words are one token, or one token per word shape (`Tokyo-based`, `1,000`, `walking`). ULMFiT's markers (fastai:
-text/core.py) are tokens of their own: `NASA` -> `xxup nasa`, `Smith` -> `xxmaj smith`, `sooo` -> `s xxrep 3 o`,
+Texts are split at white space and punctuation, or, where they are tokenized already, at white space only. Unknown words
+are one token, or one token per word shape (`Tokyo-based`, `1,000`, `walking`). ULMFiT's markers (fastai: text/core.py)
+are tokens of their own: `NASA` -> `xxup nasa`, `Smith` -> `xxmaj smith`, `sooo` -> `s xxrep 3 o`,
 `no no no` -> `xxwrep 3 no`.
 """
 
@@ -18,13 +19,22 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bertsmith import types
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers.folder import MAX_LENGTH, TokenizerFolder, read_vocabulary, vocabulary_bytes
-from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER, Chunker, Word, split_words
+from bertsmith.tokenizers.pretokenization import (
+    WHITESPACE_CHUNKER,
+    Chunker,
+    Token,
+    Word,
+    from_tokens,
+    replace_surrogates,
+    split_at_white_space,
+    split_words,
+)
 from bertsmith.tokenizers.python_tokenizer import PythonTokenizer
 from bertsmith.tokenizers.special_tokens import SpecialTokens
 from bertsmith.tokenizers.spelled_ids import SpelledIdEncoder
-from bertsmith.tokenizers.tokenizer import Token
 
 SPECIALS = SpecialTokens("<pad>", "<unk>", start="<s>", separator="</s>", end="</s>")
 VOCABULARY = "vocab.txt"
@@ -36,6 +46,7 @@ REPEATED = re.compile(r"([^\s\d])\1{2,}")
 MIN_REPEATS = 3  # of the same word in a row to be marked
 
 Unknowns = Literal["one", "classes"]
+Split = Literal["punctuation", "whitespace"]
 
 
 def _lines(text: str) -> list[str]:
@@ -51,6 +62,7 @@ def _words_or_lines(text: str) -> list[str]:
 INDIVISIBLE = re.compile(r"(\w+)\s+\1\s+\1|[\x1c-\x1f]")
 # Repeated words are marked across spaces, but not across lines.
 MARKING_CHUNKER = Chunker(_words_or_lines)
+PYTHON_WHITESPACE_CHUNKER = Chunker()
 
 
 class Marker(StrEnum):
@@ -133,9 +145,21 @@ class Rules:
     lowercase: bool = True
     unknowns: Unknowns = "one"
     marks: bool = False
+    split: Split = "punctuation"
+
+    def __post_init__(self) -> None:
+        for name, choices in (("unknowns", Unknowns), ("split", Split)):
+            if getattr(self, name) not in get_args(choices):
+                raise ConfigError(f"{name}={getattr(self, name)!r} must be one of {', '.join(get_args(choices))}")
+        if self.marks and not self.lowercase:
+            raise ConfigError("marks=true encodes capitals as markers and requires lowercase=true")
+        if self.marks and self.split != "punctuation":
+            raise ConfigError("marks=true marks words between punctuation and requires split=punctuation")
 
     @property
     def chunker(self) -> Chunker:
+        if self.split == "whitespace":
+            return PYTHON_WHITESPACE_CHUNKER
         return MARKING_CHUNKER if self.marks else WHITESPACE_CHUNKER
 
     def __call__(self, chunk: str) -> Sequence[str]:
@@ -144,14 +168,19 @@ class Rules:
     def normalized_words(self, text: str) -> Iterator[MarkedWord]:
         """The words of a text as in the vocabulary, with their offsets."""
         if not self.marks:
-            for word, begin, end in split_words(text):
-                yield MarkedWord((word.lower() if self.lowercase else word,), begin, end)
+            split = split_at_white_space if self.split == "whitespace" else split_words
+            for word, begin, end in split(text):
+                yield MarkedWord((self.normalize(word),), begin, end)
             return
         start = 0
         for line in _lines(text):
             for tokens, begin, end in add_markers(line):
                 yield MarkedWord(tokens, start + begin, start + end)
             start += len(line) + 1
+
+    def normalize(self, word: str) -> str:
+        """A word as in the vocabulary, without markers."""
+        return word.lower() if self.lowercase else word
 
     def reserved(self) -> list[str]:
         """The first tokens of the vocabulary, which no text contains."""
@@ -182,18 +211,16 @@ class Config:
     min_count: int = 2  # minimum count of a word
     unknowns: Unknowns = "one"  # "classes": one unknown token per word shape
     marks: bool = False  # ULMFiT's xxup, xxmaj, xxrep, xxwrep
+    split: Split = "punctuation"  # "whitespace": at white space only, for texts that are tokenized already
 
     def __post_init__(self) -> None:
         if self.min_count < 1:
             raise ConfigError(f"min_count={self.min_count} must be at least 1: the minimum count of a word")
-        if self.unknowns not in get_args(Unknowns):
-            raise ConfigError(f"unknowns={self.unknowns!r} must be one of {', '.join(get_args(Unknowns))}")
-        if self.marks and not self.lowercase:
-            raise ConfigError("marks=true encodes capitals as markers and requires lowercase=true")
+        _ = self.rules  # which are checked
 
     @property
     def rules(self) -> Rules:
-        return Rules(self.lowercase, self.unknowns, self.marks)
+        return Rules(self.lowercase, self.unknowns, self.marks, self.split)
 
     def word_splitter(self) -> Rules:
         return self.rules
@@ -226,6 +253,10 @@ class Words(PythonTokenizer):
         self._words = {token: number for token, number in self._ids.items() if number >= len(reserved)}
         self._shapes = {name: self._ids[f"<unk:{name}>"] for name in SHAPES if f"<unk:{name}>" in reserved}
 
+    @property
+    def splits_at_white_space(self) -> bool:  # type: ignore[override]
+        return self.word_rules.split == "whitespace"
+
     def chunker(self) -> Chunker:
         return self.word_rules.chunker
 
@@ -240,6 +271,16 @@ class Words(PythonTokenizer):
         for number, (tokens, begin, end) in enumerate(self.word_rules.normalized_words(text)):
             for token in tokens:
                 yield Token(self._id(token, text[begin:end]), begin, end, number)
+
+    def encode_words(self, text: str, spans: Iterable[tuple[int, int]]) -> types.Encoded:
+        text = replace_surrogates(text)
+        words = [Word(text[begin:end], begin, end) for begin, end in spans]
+        tokens = [
+            Token(self._id(self.word_rules.normalize(word), word), begin, end, number)
+            for number, (word, begin, end) in enumerate(words)
+            if word and not word.isspace()
+        ]
+        return self.spelled(text, from_tokens(tokens))
 
     def _id(self, token: str, original: str) -> int:
         if isinstance(token, Marker):
@@ -260,7 +301,11 @@ class Words(PythonTokenizer):
     @classmethod
     def from_folder(cls, contents: TokenizerFolder) -> Words:
         get = contents.config.get
-        rules = Rules(get("do_lower_case", True), get("unknowns", "one"), get("marks", False))
+        settings = get("do_lower_case", True), get("unknowns", "one"), get("marks", False), get("split", "punctuation")
+        try:
+            rules = Rules(*settings)
+        except ConfigError as error:
+            raise DataError(str(error)) from error
         return cls(read_vocabulary(contents.file(VOCABULARY)), word_rules=rules, max_length=contents.max_length())
 
     def rules(self) -> dict[str, Any]:
@@ -268,7 +313,12 @@ class Words(PythonTokenizer):
 
     def transformers_config(self) -> dict[str, Any]:
         rules = self.word_rules
-        return {"do_lower_case": rules.lowercase, "unknowns": rules.unknowns, "marks": rules.marks}
+        return {
+            "do_lower_case": rules.lowercase,
+            "unknowns": rules.unknowns,
+            "marks": rules.marks,
+            "split": rules.split,
+        }
 
     def vocabulary_files(self) -> dict[str, bytes]:
         return {VOCABULARY: vocabulary_bytes(self.tokens())}
