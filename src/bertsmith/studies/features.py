@@ -21,7 +21,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.frozen_encoders import encoder_digest
 from bertsmith.model_io.model_folder import open_model
-from bertsmith.nn.pooling import SLICES, LayerChoice, LayerMix
+from bertsmith.nn.pooling import SLICES, LayerChoice, layer_numbers
 from bertsmith.objectives.objective import objective_class
 from bertsmith.reports.run_history import read_run
 from bertsmith.studies.cached_encoder import CachedEncoder, feature_extractor
@@ -127,7 +127,7 @@ def chosen_layers(encoder: Encoder, given: Sequence[str]) -> tuple[LayerChoice, 
         if name not in SLICES:
             raise ConfigError(f"--layers {name} must be one of {', '.join(SLICES)}")
         try:
-            LayerMix(name, width=1, layer_count=encoder.layers)
+            layer_numbers(name, encoder.layers)
         except ConfigError:
             if given:
                 raise
