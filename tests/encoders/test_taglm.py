@@ -19,6 +19,7 @@ from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model_folder import open_model, open_over, save_model
+from bertsmith.nn.scalar_mix import ScalarMix
 from bertsmith.objectives import tag
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetune import finetune
@@ -152,11 +153,19 @@ def test_the_mix_is_a_scaled_sum_of_layers_with_a_penalty(tmp_path: Path) -> Non
     layers = [torch.nn.functional.layer_norm(layer, (8,)) for layer in frozen_layers(encoder, batch)]
     expected = scale * sum(share * layer for share, layer in zip(weights.softmax(0), layers, strict=True))
     assert relative_difference(encoder(batch, return_layers=True).layers[0][:, -8:], expected) < 1e-6
-    penalty = encoder.penalty()
-    assert penalty is not None
+    penalty = sum(mix.penalty() for mix in encoder.modules() if isinstance(mix, ScalarMix))
     assert float(penalty.detach()) == pytest.approx(0.5 * float(weights.detach().square().sum()))
     with pytest.raises(ConfigError, match="have different widths"):
         built(tmp_path, _uneven(tmp_path), feature_layers="mix")
+
+
+def test_a_mix_needs_features(tmp_path: Path) -> None:
+    lm = lm_folder(tmp_path / "lm")
+    for setting, shown in (({"mix_l2": 0.1}, "mix_l2=0.1"), ({"mix_layer_norm": True}, "mix_layer_norm=true")):
+        with pytest.raises(ConfigError, match=f"{shown} is for features of frozen encoders: set encoder.features="):
+            built(tmp_path, feature_layers="mix", **setting)
+        with pytest.raises(ConfigError, match="need the weighted sum of layers: set"):
+            built(tmp_path, lm, **setting)
 
 
 def _uneven(folder: Path) -> Path:
@@ -184,7 +193,9 @@ def test_the_penalty_is_added_once_whatever_the_micro_batches(tmp_path: Path) ->
         model.eval()
         losses.append(float(sum(model(batch).total(divisors).detach() for batch in some)))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert losses[0] > float(model.encoder.penalty().detach())
+    penalty = 0.5 * sum(value.square().sum() for name, value in model.named_parameters() if name.endswith(".weights"))
+    assert losses[0] > float(penalty.detach()) > 0
+    assert float(model(some[0]).sums["penalty"].detach()) == pytest.approx(float(penalty.detach()))
 
 
 def tuned(folder: Path, task: str, data: dict[str, Path], *features: Path, changes: list[str]) -> dict[str, Any]:

@@ -103,6 +103,7 @@ HEADS = {
     "a BiLSTM and a mix of layers": [
         classify.Config(pooling="mean", layers="mix", recurrent="bilstm", recurrent_width=4)
     ],
+    "a mix of normalised layers with a penalty": [tag.Config(layers="mix", mix_layer_norm=True, mix_l2=0.1)],
     "words": [masked_lm.Config(mask_probability=0.3, units="words"), tag.Config()],
 }
 
@@ -124,6 +125,22 @@ def test_heads_that_transformers_does_not_combine(case: str, tmp_path: Path) -> 
         name: value.tolist() for name, value in state.items()
     }
     assert not any(value.is_meta for value in [*again.parameters(), *again.buffers()])
+
+
+def test_folders_without_the_settings_of_the_mix_have_a_plain_one(tmp_path: Path) -> None:
+    words = tokenizer()
+    encoder = bert.Config(layers=2, width=32, heads=2, vocab_size=words.vocab_size, max_positions=32)
+    model = Model.build(encoder, [tag.Config(layers="mix")], vocabulary=vocabulary_of(words)).eval()
+    save_model(model, words, tmp_path / "m")
+    path = tmp_path / "m" / "config.json"
+    values = json.loads(path.read_text())
+    for name in ("mix_l2", "mix_layer_norm"):
+        del values["objectives"]["tag"][name]
+    path.write_text(json.dumps(values))
+    (tmp_path / "m" / "checksums.json").unlink()
+    again, _, _ = open_model(tmp_path / "m")
+    assert again.objectives["tag"].config == tag.Config(layers="mix")
+    assert {"objectives.tag.layers.weights", "objectives.tag.layers.scale"} <= set(again.state_dict())
 
 
 def test_an_encoder_without_its_config_cannot_be_saved(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bertsmith.data.collate import collate
 from bertsmith.nn.biattention import BiattentionPooler, MaxoutHead, TwoTexts
-from bertsmith.nn.pooling import LayerMix
+from bertsmith.nn.pooling import LayerConcatenation
 from bertsmith.types import Batch, Encoding, Row
 
 WIDTH, HIDDEN = 5, 3
@@ -36,7 +36,7 @@ def table() -> Tensor:
 
 def build() -> BiattentionPooler:
     pooler: BiattentionPooler = randomize_weights(
-        BiattentionPooler(LayerMix("top", width=WIDTH, layer_count=1), HIDDEN, dropout=0.0).double(), std=0.7
+        BiattentionPooler(LayerConcatenation((1,), width=WIDTH, last=1), HIDDEN, dropout=0.0).double(), std=0.7
     )
     return pooler
 

@@ -187,6 +187,50 @@ def test_a_layer_mix_starts_with_equal_weights_and_is_trained() -> None:
     assert outputs_read.scale.grad != 0
 
 
+@pytest.mark.parametrize("settings", [classify.Config, tag.Config], ids=["text", "tag"])
+def test_the_l2_penalty_of_the_weights_of_the_sum_is_in_the_loss(settings: Any) -> None:
+    plain, penalized = (model_with(settings(layers="mix", dropout=0.0, mix_l2=value)) for value in (0.0, 0.25))
+    penalized.load_state_dict(plain.state_dict())
+    batch, names = packed(), [name for name, _ in plain.named_parameters() if name.endswith("layers.weights")]
+    gradients, losses = [], []
+    for model in (plain, penalized):
+        loss = model(model.corrupt(batch))
+        assert model.counts(batch).keys() == loss.sums.keys() == loss.counts.keys()
+        loss.mean().backward()
+        losses.append(float(loss.mean().detach()))
+        gradients.append(dict(model.named_parameters())[names[0]].grad)
+    weights = dict(plain.named_parameters())[names[0]].detach()
+    assert len(names) == 1
+    assert weights.abs().max() > 0.1
+    assert losses[1] - losses[0] == pytest.approx(0.25 * float(weights.square().sum()), rel=1e-4)
+    assert torch.allclose(gradients[1] - gradients[0], 2 * 0.25 * weights, atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", ["mix", "last_four_sum", "all_sum"])
+def test_layers_are_normalised_before_the_sum(layers: Any) -> None:
+    """Each token by its own statistics, so that neither padding nor other texts of the batch matter."""
+    model = model_with(tag.Config(layers=layers, mix_layer_norm=True))
+    head, batch = model.objectives["tag"], packed()
+    with torch.no_grad():
+        everywhere = model.predict(batch.replace(indices={}), "tag")
+        for number, first in enumerate(batch.cls_positions[: len(LENGTHS)].tolist()):
+            normed = [
+                (layer - layer.mean(1, keepdim=True)) / (layer.var(1, keepdim=True, correction=0) + 1e-5).sqrt()
+                for layer in layers_of(model, number)
+            ]
+            expected = LAYERS[layers](normed, head.layers) @ head.head.weight.T + head.head.bias
+            assert relative_difference(everywhere[first : first + LENGTHS[number]], expected) < 1e-5
+
+
+def test_settings_of_the_sum_need_a_sum() -> None:
+    with pytest.raises(ConfigError, match=r"mix_l2=0.1 needs a weighted sum of layers, but layers=top is none: write"):
+        tag.Config(mix_l2=0.1)
+    with pytest.raises(ConfigError, match=r"mix_layer_norm=true needs .* layers=all_concat is none: write layers=mix"):
+        classify.Config(layers="all_concat", mix_layer_norm=True)
+    with pytest.raises(ConfigError, match=r"mix_l2=-1 must be at least 0"):
+        regress.Config(layers="mix", mix_l2=-1.0)
+
+
 def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"pooling=pooler reads the top layer: with layers=mix, use pooling=cls"):
         classify.Config(layers="mix", pooling="pooler")

@@ -18,7 +18,7 @@ from bertsmith import recipes
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.studies import ablations, published
 from bertsmith.studies.ablations import Candidate, Cell, candidates
-from bertsmith.studies.published import FEATURES, MASKS, OBJECTIVES, SIZES, scores_for
+from bertsmith.studies.published import BERT_FEATURES, MASKS, OBJECTIVES, SIZES, scores_for
 from bertsmith.studies.task_setup import TaskSetup, task_setups
 from bertsmith.training.finetune import open_with_head
 from bertsmith.training.sweep import parse_learning_rates
@@ -280,4 +280,5 @@ def test_the_papers_rows_are_our_recipes() -> None:
     assert {OBJECTIVES.scores["base"][task] for task in (published.SST2, published.MNLI)}.isdisjoint(
         {SIZES.scores["base"][published.SST2], MASKS.scores["base"][published.MNLI]}
     )
-    assert max(FEATURES.scores, key=lambda name: FEATURES.scores[name][published.CONLL]) == "last_four_concat"
+    scores = BERT_FEATURES.table.scores
+    assert max(scores, key=lambda name: scores[name][published.CONLL]) == "last_four_concat"

@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 import torch
 from command_line import call
+from frozen_fixtures import WORDS, bert_folder, conll_file, saved, word_folder
+from model_fixtures import small_bert_config
 from studies.study_fixtures import model_folder, tag_files, tokenizer_of
 from threads import threads
 
-from bertsmith.encoders import seq2seq_lstm
+from bertsmith.encoders import elmo, seq2seq_lstm
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.reports.run_history import read_run
 from bertsmith.studies import features as study
 from bertsmith.studies.features import chosen_layers, feature_config, features
-from bertsmith.studies.published import FEATURES
+from bertsmith.studies.published import BERT_FEATURES, CONLL
 from bertsmith.training import finetune_loader
 from bertsmith.training.finetune import finetune
 from bertsmith.training.finetune_data import build_task
@@ -67,7 +69,7 @@ def test_the_table_is_computed_once(model: Path, tmp_path: Path, monkeypatch: py
         assert row["dev"]["runs"] == row["test"]["runs"] == 2
         assert row["dev"]["mean"] > 0.6
         assert row["test"]["mean"] > 0.6
-        assert row["published"] == FEATURES.scores[row["layers"]].get("tagging") is None
+        assert row["published"] is None
     assert not list(tmp_path.glob("s/*/seed-*/checkpoints"))
     assert not list(tmp_path.glob("s/*/seed-*/best"))
     marks = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*") if path.name != "features.json"}
@@ -98,6 +100,43 @@ def test_the_best_tagger_is_saved_with_its_encoder_and_predicts_the_same(model: 
     repeated, _, _ = open_model(more["model"])
     output = study.predict(repeated, task, task.examples("dev"), tokenizer, length=32)
     assert task.score(task.examples("dev"), output)["f1"] == pytest.approx(best, abs=1e-9)
+
+
+def shown_and_written(model: Path, folder: Path, *more: object) -> tuple[str, dict[str, Any]]:
+    """The terminal's text and features.json of a study of a tiny CoNLL-2003."""
+    data = folder / "conll"
+    data.mkdir(exist_ok=True)
+    for number, name in enumerate(("eng.train", "eng.testa", "eng.testb")):
+        conll_file(data / name, 3 - number)
+    study = ["features", model, "-t", CONLL, "--data", data, "-o", folder / f"s-{model.name}", "--seeds", 1, "-q"]
+    done = call(*study, "--device", "cpu", *QUICK, "epochs=1", *more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads((folder / f"s-{model.name}" / "features.json").read_text(encoding="utf-8"))
+
+
+def test_elmo_has_its_mix_and_the_scores_of_its_paper(tmp_path: Path) -> None:
+    config = elmo.Config(width=4, hidden=6, filters=((1, 4), (2, 4)), character_width=4, highway=1)
+    shown, written = shown_and_written(saved(tmp_path / "elmo", config, WORDS), tmp_path)
+    assert [row["layers"] for row in written["rows"]] == ["embeddings", "second_to_last", "top", "all_sum", "mix"]
+    assert [row["published"] for row in written["rows"]] == [None] * 4 + [92.22]
+    assert "P-ELMo Table 1, test" in shown
+    assert "P-ELMo Table 1: tagger without ELMo: 90.15 on test" in shown
+    assert "P-BERT" not in shown + json.dumps(written)
+    kept, _, _ = open_model(written["model"])
+    assert isinstance(kept.encoder, elmo.ELMo)
+
+
+def test_bert_has_the_scores_of_its_paper_and_other_encoders_have_none(tmp_path: Path) -> None:
+    shown, written = shown_and_written(bert_folder(tmp_path / "bert"), tmp_path, "--layers", "top,mix")
+    assert [row["published"] for row in written["rows"]] == [94.9, None]
+    assert "P-BERT Table 7, dev" in shown
+    assert "P-BERT Table 7: base, fine-tuned: 96.4 on dev, 92.4 on test" in shown
+    shown, written = shown_and_written(word_folder(tmp_path / "words"), tmp_path, "--layers", "embeddings")
+    assert written["rows"][0]["published"] is written["source"] is None
+    assert "Table" not in shown
+    both, causal = (small_bert_config(causal=causal).build() for causal in (False, True))
+    assert study.reference_for(both, CONLL) is BERT_FEATURES
+    assert study.reference_for(causal, CONLL) is study.reference_for(both, "tagging") is None
 
 
 def losses(folder: Path) -> list[float]:
@@ -217,13 +256,13 @@ def test_invalid_studies_are_errors(model: Path, tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match="classification is not a tagging task"):
         features(feature_config("classification", model, other, ["epochs=1"]), tmp_path / "s", quiet=True)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="runs in one process"):
+    with pytest.raises(ConfigError, match="trains each model on one device"):
         features(feature_config("tagging", model, files, QUICK), tmp_path / "s", quiet=True)
 
 
 def test_layers_of_another_width_than_the_last_are_left_out() -> None:
     """CoVe's word vectors are narrower than its layers."""
     encoder = seq2seq_lstm.Config(width=8, embedding_width=6, vocab_size=16).build()
-    assert chosen_layers(encoder, ()) == ("second_to_last", "top", "all_sum")
+    assert chosen_layers(encoder, ()) == ("second_to_last", "top", "all_sum")  # nor the mix
     with pytest.raises(ConfigError, match=r"--layers embeddings reads layers of width 6, where the last has 8: leave"):
         chosen_layers(encoder, ("embeddings",))

@@ -206,13 +206,15 @@ def test_init_replaces_a_file_only_with_force(tmp_path: Path) -> None:
 
 
 def test_init_alone_lists_the_recipes() -> None:
-    written = json.loads(call("init", "--json").stdout)["recipes"]
+    facts = json.loads(call("init", "--json").stdout)
+    written = facts["recipes"]
     assert [one["recipe"] for one in written] == recipes.names()
+    assert [one["recipe"] for one in facts["finetuning"]] == recipes.finetuning_names()
     base = next(one for one in written if one["recipe"] == "bert/base")
     assert base["parameters"] == 110_106_428  # as in transformers' BertForPreTraining, the tied matrix counted once
     assert base["about"] == "12 layers of width 768."
     shown = call("init").stdout
-    assert all(name in shown for name in recipes.names())
+    assert all(name in shown for name in [*recipes.names(), *recipes.finetuning_names()])
     assert "110,106,428" in shown
 
 

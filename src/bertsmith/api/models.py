@@ -199,7 +199,7 @@ def open_run(folder: PathLike) -> Run:
 
 
 def list_recipes() -> dict[str, str]:
-    """The recipes for `pretrain`, each with one line about it.
+    """The recipes for `pretrain`, then those for `finetune` (as its task), each with one line about it.
 
     Example:
         >>> import bertsmith as bs
@@ -208,7 +208,7 @@ def list_recipes() -> dict[str, str]:
     """
     from bertsmith import recipes
 
-    return {name: recipes.about(name) for name in recipes.names()}
+    return {name: recipes.about(name) for name in [*recipes.names(), *recipes.finetuning_names()]}
 
 
 def list_tasks() -> list[str]:

@@ -94,9 +94,10 @@ def finetune(
     Args:
         model: A model folder, a run or a predictor, whose encoder is fine-tuned.
         task: `classification`, `multi_label`, `pairs`, `regression`, `tagging`, `qa`, `choice`, or a benchmark such as
-            `glue/cola` (see `list_tasks`); or the path of a fine-tuning recipe, a recipe.json or .toml file. Several
-            tasks are a dict, such as `{"mood": "classification", "cola": "glue/cola"}`; then `train`, `dev` and `data`
-            may be dicts too, and the heads are `classify-mood` and `classify-cola`.
+            `glue/cola` (see `list_tasks`); or a fine-tuning recipe: a name such as `taglm/ner` (see `list_recipes`), or
+            the path of a recipe.json or .toml file. Several tasks are a dict, such as
+            `{"mood": "classification", "cola": "glue/cola"}`; then `train`, `dev` and `data` may be dicts too, and the
+            heads are `classify-mood` and `classify-cola`.
         output: The run folder.
         train: Training examples: a file, or rows in memory: dicts, tuples such as `(text, label)`, a pandas DataFrame,
             an Arrow table, a dataset, or a dict of columns. Rows in memory are saved in the run folder.
@@ -163,6 +164,7 @@ def _finetune_config(
     overwrite: bool,
     several: bool,
 ) -> FinetuneConfig:
+    from bertsmith import recipes
     from bertsmith.model_io.run_folder import DATA, refuse_other_folders
     from bertsmith.training.recipe import make_finetune_config
 
@@ -170,7 +172,8 @@ def _finetune_config(
     changes["task"] = changes.pop("task_settings", {})
     if isinstance(data["dev"], int | float):
         changes["dev_fraction"] = float(data.pop("dev"))
-    chosen = make_finetune_config(task, folder, {}, changes).task
+    kind = (recipes.find_finetuning(task) if isinstance(task, str) else None) or task
+    chosen = make_finetune_config(kind, folder, {}, changes).task
     refuse_other_folders(output, several=several)
     given = {name: (value, chosen) for name, value in data.items() if value is not None}
     names = set() if isinstance(task, str) else set(task)
@@ -182,7 +185,7 @@ def _finetune_config(
         name: save_examples(value, own, name, output / DATA, overwrite=overwrite)
         for name, (value, own) in given.items()
     }
-    return make_finetune_config(task, folder, files, changes)
+    return make_finetune_config(kind, folder, files, changes)
 
 
 def save_examples(data: Any, task: Any, split: str, folder: Path, *, overwrite: bool = False) -> Path:

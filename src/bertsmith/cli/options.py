@@ -22,19 +22,34 @@ FILES = (".json", ".toml")  # of recipes
 
 
 def complete_recipe(incomplete: str) -> list[str]:
-    """Shell completion of recipes: their names, read from the source since importing it takes seconds, and files."""
+    """Shell completion of pre-training recipes: their names and files."""
+    return _matching(incomplete, _recipe_names("RECIPES"), files=True)
+
+
+def complete_any_recipe(incomplete: str) -> list[str]:
+    """Those for fine-tuning, too."""
+    return _matching(incomplete, [*_recipe_names("RECIPES"), *_recipe_names("FINETUNING")], files=True)
+
+
+def _recipe_names(kind: str) -> list[str]:
+    """Names of recipes, read from the source since importing it takes seconds."""
     names = []
     for path in sorted((Path(__file__).parents[1] / "recipes").glob("[!_]*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and "RECIPES" in ast.unparse(node)[:7]:
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Dict)
+                and ast.unparse(node.targets[0]) == kind
+            ):
                 names += [f"{path.stem}/{ast.literal_eval(key)}" for key in node.value.keys if key]
-    return _matching(incomplete, names, files=True)
+    return names
 
 
 def complete_task(incomplete: str) -> list[str]:
+    """Tasks, and fine-tuning recipes."""
     from bertsmith.tasks.task import task_names
 
-    return _matching(incomplete, task_names(), files=True)
+    return _matching(incomplete, [*task_names(), *_recipe_names("FINETUNING")], files=True)
 
 
 def complete_kind(incomplete: str) -> list[str]:
@@ -102,7 +117,7 @@ ModelFolder = Annotated[
 RECIPE_HELP = "A name such as bert/base, or the path of a recipe.json or .toml file."
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help=RECIPE_HELP, autocompletion=complete_recipe)]
 Overrides = Annotated[list[str] | None, overrides("encoder.layers=4 steps=1000")]
-TASK_HELP = "Task, e.g. glue/cola, squad/1.1, classification, tagging; or a fine-tuning recipe (.toml or .json file)."
+TASK_HELP = "Task, e.g. glue/cola, squad/1.1, classification, tagging; or a fine-tuning recipe: taglm/ner, FILE.toml."
 TaskName = Annotated[str, typer.Option("--task", "-t", metavar="TASK", help=TASK_HELP, autocompletion=complete_task)]
 Data = Annotated[Path, typer.Option("--data", "-d", metavar="DIR", help="Shards written by `bertsmith prepare`.")]
 DATA_HELP = "Folder of a benchmark, or with files named train, dev and test; instead of single files."

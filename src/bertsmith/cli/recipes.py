@@ -18,7 +18,7 @@ NEW_TASK_HELP = "Write a fine-tuning recipe for this task, e.g. classification."
 @app.command()
 def init(
     recipe: Annotated[
-        str | None, typer.Argument(metavar="[RECIPE]", help=opt.RECIPE_HELP, autocompletion=opt.complete_recipe)
+        str | None, typer.Argument(metavar="[RECIPE]", help=opt.RECIPE_HELP, autocompletion=opt.complete_any_recipe)
     ] = None,
     overrides: opt.Overrides = None,
     task: Annotated[
@@ -39,10 +39,14 @@ def init(
     from bertsmith.training.recipe import FILES, TASKS, make_finetune_config, with_overrides
 
     chosen: Any
+    if not task and recipe and recipes.find_finetuning(recipe):
+        task, recipe = recipe, None
     if recipe and not task and recipe.partition("/")[0] in config.kinds(TASKS):
         raise BertsmithError(f"{recipe} is a task, not a recipe: pass --task {recipe}")
     if task:
-        chosen = make_finetune_config(task, "", {}, [*([recipe] if recipe else []), *(overrides or [])])
+        chosen = make_finetune_config(
+            recipes.find_finetuning(task) or task, "", {}, [*([recipe] if recipe else []), *(overrides or [])]
+        )
     elif recipe:
         chosen = with_overrides(recipes.find(recipe), overrides or [], from_file=recipe.endswith(FILES))
     else:
@@ -50,7 +54,8 @@ def init(
 
         known = [{"recipe": name, "about": recipes.about(name)} for name in recipes.names()]
         facts: dict[str, Any] = {"recipes": [one | recipe_facts(recipes.find(one["recipe"])) for one in known]}
-        opt.print_result(facts, as_json, lambda: terminal.recipe_list(facts["recipes"]))
+        facts["finetuning"] = [{"recipe": name, "about": recipes.about(name)} for name in recipes.finetuning_names()]
+        opt.print_result(facts, as_json, lambda: terminal.recipe_list(facts["recipes"], facts["finetuning"]))
         return
     facts = {"recipe": chosen.name, "file": None if output is None else str(output), "settings": config.to_dict(chosen)}
     if output is not None:

@@ -11,6 +11,7 @@ import bertsmith.cli.options as opt
 
 app = typer.Typer()
 LAYERS_HELP = "Layer selections: embeddings, second_to_last, top, last_four_sum, last_four_concat, all_sum, mix."
+LAYERS_DEFAULT = "all; for BERT and its family all but mix"
 MODELS_HELP = (
     "Pre-trained model folders. NAME+bilstm repeats a model with a BiLSTM on top, NAME+fresh repeats it "
     "with random weights, NAME+embeddings with heads that read only its embeddings."
@@ -54,7 +55,7 @@ def features(
     dev: opt.DevFile = None,
     test: opt.TestFile = None,
     data: opt.TaskData = None,
-    layers: Annotated[str, typer.Option(metavar="A,B,...", help=LAYERS_HELP, show_default="all but mix")] = "",
+    layers: Annotated[str, typer.Option(metavar="A,B,...", help=LAYERS_HELP, show_default=LAYERS_DEFAULT)] = "",
     seeds: Annotated[int, opt.at_least(1, "Taggers per layer selection, each with a different seed.")] = 5,
     jobs: opt.Jobs = 1,
     precision: Annotated[

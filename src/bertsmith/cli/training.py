@@ -123,6 +123,7 @@ def finetune(
     as_json: opt.Json = False,
 ) -> None:
     """Fine-tune a model on a task, or on several. With several learning rates or seeds, keep the best model."""
+    from bertsmith import recipes
     from bertsmith.reports import terminal_runs
     from bertsmith.training.finetune import finetune as run_finetuning
     from bertsmith.training.finetune import preview
@@ -137,7 +138,8 @@ def finetune(
     tasks = named_tasks(task)
     paths = {"train": train, "dev": dev, "data": data}
     files = named_files(tasks, paths)
-    settings = make_finetune_config(tasks, model, files, changes)
+    named = recipes.find_finetuning(tasks) if isinstance(tasks, str) else None
+    settings = make_finetune_config(named or tasks, model, files, changes)
     if isinstance(tasks, str) and tasks.endswith(FILES):
         check_recipe_files(tasks, {name: path for name, path in settings.files.items() if name not in files})
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}

@@ -75,10 +75,6 @@ class Encoder(nn.Module):
         """Its `FrozenEncoder`s, by the names of the folders of their tokenizers in its model folder."""
         return {}
 
-    def penalty(self) -> Tensor | None:
-        """A regularization term [] of the loss; None where there is none."""
-        return None
-
     def layer_groups(self) -> list[nn.Module]:
         """Its modules from bottom to top; every parameter is in exactly one."""
         raise NotImplementedError

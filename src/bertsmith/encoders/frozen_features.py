@@ -55,7 +55,12 @@ class FeatureConfig:
         if not 0 <= self.feature_dropout < 1 or self.mix_l2 < 0:
             found = f"feature_dropout={self.feature_dropout:g} and mix_l2={self.mix_l2:g}"
             raise ConfigError(f"{found} must be at least 0, feature_dropout below 1")
-        if self.features and (self.mix_layer_norm or self.mix_l2) and self.feature_layers != "mix":
+        if not (self.mix_layer_norm or self.mix_l2):
+            return
+        if not self.features:
+            setting = f"mix_l2={self.mix_l2:g}" if self.mix_l2 else "mix_layer_norm=true"
+            raise ConfigError(f"{setting} is for features of frozen encoders: set features=[FOLDER], or leave it out")
+        if self.feature_layers != "mix":
             raise ConfigError("mix_layer_norm and mix_l2 need the weighted sum of layers: set feature_layers=mix")
 
 
@@ -227,7 +232,8 @@ class FeatureMixes(nn.Module):
         super().__init__()
         self.config = features.config
         counts = [one.encoder.layers + 1 for one in features.frozen_encoders()] if features._mixes else []
-        self.mixes = nn.ModuleList(ScalarMix(count, layer_norm=self.config.mix_layer_norm) for count in counts)
+        how: dict[str, Any] = {"layer_norm": self.config.mix_layer_norm, "l2": self.config.mix_l2}
+        self.mixes = nn.ModuleList(ScalarMix(range(count), **how) for count in counts)
         self.dropout = nn.Dropout(self.config.feature_dropout)
 
     def forward(self, layers: Iterable[Sequence[Tensor]]) -> Tensor:
@@ -239,13 +245,6 @@ class FeatureMixes(nn.Module):
             vectors = [some[number] for some in layers]
         dropped_TD: Tensor = self.dropout(torch.cat(vectors, -1))
         return dropped_TD
-
-    def penalty(self) -> Tensor | None:
-        """The L2 penalty [] of its weights; None where there is none."""
-        if not (self.config.mix_l2 and len(self.mixes)):
-            return None
-        values = [mix.penalty() for mix in self.mixes if isinstance(mix, ScalarMix)]
-        return self.config.mix_l2 * torch.stack(values).sum()
 
 
 def encoders_by_name(features: FrozenFeatures) -> Mapping[str, FrozenEncoder]:

@@ -19,7 +19,6 @@ from bertsmith.encoders import word_vectors
 from bertsmith.encoders.encoder import FOLDER, Encoder, select_tokens
 from bertsmith.encoders.frozen_features import (
     FeatureConfig,
-    FeatureMixes,
     FrozenEncoder,
     FrozenFeatures,
     encoders_by_name,
@@ -185,11 +184,6 @@ class TagLM(Encoder):
 
     def frozen_encoders(self) -> Mapping[str, FrozenEncoder]:
         return encoders_by_name(self.features)
-
-    def penalty(self) -> Tensor | None:
-        penalties = [mix.penalty() for mix in self.mixes.values() if isinstance(mix, FeatureMixes)]
-        values = [one for one in penalties if one is not None]
-        return torch.stack(values).sum() if values else None
 
     def layer_groups(self) -> list[nn.Module]:
         """Words, characters, frozen features, then the mixes and the recurrent layers."""

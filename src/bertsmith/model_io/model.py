@@ -15,12 +15,11 @@ from bertsmith.encoders.encoder import Encoder, EncoderConfig
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn.fp8 import enable_fp8
 from bertsmith.nn.meta_device import on_meta_device
-from bertsmith.nn.pooling import LayerMix
 from bertsmith.nn.scalar_mix import ScalarMix
 from bertsmith.objectives.objective import BuildContext, Objective, ObjectiveConfig, Pipeline
 from bertsmith.types import Batch, Encoding, Loss, Vocabulary
 
-PENALTY = "penalty"  # the loss term of the encoder's regularization
+PENALTY = "penalty"  # the loss term of the L2 penalties of mixes of layers
 
 
 class Model(nn.Module):
@@ -45,6 +44,7 @@ class Model(nn.Module):
                 )
             if objective.reads_target and not encoder.has_decoder:
                 raise ConfigError(f"{objective.name} needs an encoder with a decoder: set encoder.kind=seq2seq")
+        self._penalized = [part for part in self.modules() if isinstance(part, ScalarMix) and part.l2]
         owners: dict[str, str] = {}
         for part, name in ((part, objective.name) for objective in self._each() for part in objective.loss_terms):
             if owners.setdefault(part, name) != name:
@@ -77,23 +77,23 @@ class Model(nn.Module):
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """The number of labels [] of a corrupted batch, by loss term."""
         counts = {part: count for objective in self._each() for part, count in objective.counts(batch).items()}
-        return counts | {name: count for loss in self._penalties() for name, count in loss.counts.items()}
+        return counts | ({PENALTY: torch.ones((), device=batch.input_ids.device)} if self._penalized else {})
 
     def layer_weights(self) -> dict[str, float]:
         """The learned weights of layers in the sums that encoder and heads read, as `MIX/LAYER`."""
         found: dict[str, float] = {}
         for name, module in self.named_modules():
-            if isinstance(module, ScalarMix | LayerMix):
+            if isinstance(module, ScalarMix):
                 kind, *path = name.split(".")
                 title = _mix_title(path) if kind == "encoder" else path[0]
                 found |= {f"{title}/{layer}": value for layer, value in module.layer_weights().items()}
         return found
 
     def _penalties(self) -> list[Loss]:
-        """The encoder's regularization as a loss term: each micro-batch adds it once, so that its mean is its value."""
-        value = self.encoder.penalty()
-        if value is None:
+        """The L2 penalties as a loss term: each micro-batch adds it once, so that its mean is its value."""
+        if not self._penalized:
             return []
+        value = torch.stack([mix.penalty() for mix in self._penalized]).sum()
         return [Loss({PENALTY: value}, {PENALTY: value.new_ones(())}, {}, {PENALTY: 1.0})]
 
     @property

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.nn.batch_norm_head import MaskedBatchNorm
-from bertsmith.nn.pooling import LayerMix, TextTokens
+from bertsmith.nn.pooling import LayerReader, TextTokens
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.types import Batch, Encoding
 
@@ -54,7 +54,7 @@ class BiattentionPooler(nn.Module):
     reads_pooled = False
     reads_all_tokens = True
 
-    def __init__(self, layers: LayerMix, hidden: int, *, dropout: float) -> None:
+    def __init__(self, layers: LayerReader, hidden: int, *, dropout: float) -> None:
         super().__init__()
         self.layers, self.reads_all_layers = layers, layers.reads_all_layers
         self.width = 2 * POOLED * 2 * hidden

@@ -5,6 +5,7 @@ T flat tokens, R selected tokens, N texts, M tokens of the longest text, D width
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn.recurrent import BiLSTM
-from bertsmith.nn.scalar_mix import weighted_sum, weights_in_sum
+from bertsmith.nn.scalar_mix import ScalarMix
 from bertsmith.types import Batch, Encoding
 
 LayerChoice = Literal[
@@ -52,6 +53,10 @@ def check_layers(layers: LayerChoice) -> None:
 
 def layer_numbers(layers: LayerChoice, count: int) -> tuple[int, ...]:
     """The layers that are read of an encoder with this many, 0 for the embeddings."""
+    if layers.startswith("last_four") and count < 4:
+        raise ConfigError(f"layers={layers}: the encoder has only {count} layers")
+    if layers == "second_to_last" and count < 2:
+        raise ConfigError(f"layers={layers}: the encoder has only {count} layer")
     if layers == "embeddings_and_top":  # CoVe's [word ; context] (McCann et al. 2017, §4)
         return 0, count
     return tuple(range(count + 1)[SLICES[layers]])
@@ -127,46 +132,37 @@ def run_recurrent(network: BiLSTM | None, x_TW: Tensor, batch: Batch) -> Tensor:
     return texts.flatten(network(x_TW[texts.indices], texts.lengths()), x_TW.shape[0])
 
 
-class LayerMix(nn.Module):
-    """One vector per token from one or more layers: a single layer, a concatenation or a weighted sum.
+class LayerConcatenation(nn.Module):
+    """One vector per token: a layer, or several concatenated."""
 
-    The sum is scale * (softmax(w) . layers), with equal weights at first (P-ELMo eq. 1).
-    """
-
-    def __init__(
-        self, layers: LayerChoice, *, width: int, layer_count: int, layer_widths: tuple[int, ...] = ()
-    ) -> None:
-        """`width`: of all layers, unless `layer_widths` lists that of each."""
+    def __init__(self, numbers: Sequence[int], *, width: int, last: int) -> None:
+        """`last`: the number of the encoder's last layer, which every encoding has."""
         super().__init__()
-        self.chosen = layer_numbers(layers, layer_count)
-        widths = [(layer_widths or (width,) * (layer_count + 1))[number] for number in self.chosen]
-        if layers in SUMS and len(set(widths)) > 1:
-            raise ConfigError(f"layers={layers}: the encoder's layers have different widths: use layers=top")
-        if layers.startswith("last_four") and layer_count < 4:
-            raise ConfigError(f"layers={layers}: the encoder has only {layer_count} layers")
-        if layers == "second_to_last" and layer_count < 2:
-            raise ConfigError(f"layers={layers}: the encoder has only {layer_count} layer")
-        self.reads_all_layers = layers != "top"
-        self.sums = layers in SUMS
-        self.width = widths[0] if self.sums else sum(widths)
-        if self.sums:
-            self.weights = nn.Parameter(torch.zeros(len(self.chosen)))
-            self.scale = nn.Parameter(torch.ones(1))
-
-    def layer_weights(self) -> dict[str, float]:
-        """The weight of each layer in the sum, after the softmax, by its number, and the scale; empty without a sum."""
-        if not self.sums:
-            return {}
-        return weights_in_sum(self.chosen, self.weights, self.scale)
+        self.numbers, self.width = tuple(numbers), width
+        self.reads_all_layers = self.numbers != (last,)
 
     def forward(self, encoding: Encoding) -> Tensor:
-        """[T, W] of an encoding with layers; without them, its last layer [R, D] unchanged."""
+        """[T, W] of an encoding with layers; of the last layer alone, what the encoding has [R, D]."""
         if not self.reads_all_layers:
             return encoding.last_hidden
-        chosen = [encoding.layers[number] for number in self.chosen]
-        if not self.sums:
-            return torch.cat(chosen, -1)
-        return weighted_sum(chosen, self.weights, self.scale)
+        return torch.cat([encoding.layers[number] for number in self.numbers], -1)
+
+
+class LayerSum(ScalarMix):
+    """One vector per token: the learned weighted sum of layers."""
+
+    reads_all_layers = True
+
+    def __init__(self, numbers: Sequence[int], *, width: int, layer_norm: bool = False, l2: float = 0.0) -> None:
+        super().__init__(numbers, layer_norm=layer_norm, l2=l2)
+        self.width = width
+
+    def forward(self, encoding: Encoding) -> Tensor:  # type: ignore[override]
+        """[T, D] of an encoding with layers."""
+        return super().forward([encoding.layers[number] for number in self.numbers])
+
+
+LayerReader = LayerConcatenation | LayerSum
 
 
 class TextPooler(nn.Module):
@@ -177,7 +173,9 @@ class TextPooler(nn.Module):
     recurrent network, all but `pooler` read its output.
     """
 
-    def __init__(self, pooling: Pooling, layers: LayerMix, recurrent: BiLSTM | None, *, backward: bool = False) -> None:
+    def __init__(
+        self, pooling: Pooling, layers: LayerReader, recurrent: BiLSTM | None, *, backward: bool = False
+    ) -> None:
         """`backward`: the encoder reads the first token last."""
         super().__init__()
         self.pooling, self.layers, self.recurrent, self.backward = pooling, layers, recurrent, backward

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 class ScalarMix(nn.Module):
     """scale * Σ softmax(weights)_j layer_j, with equal weights and scale 1 at first."""
 
-    def __init__(self, layers: int, *, layer_norm: bool = False) -> None:
-        """`layer_norm`: each layer is normalised first, without weights (P-ELMo §3.2)."""
+    def __init__(self, numbers: Sequence[int], *, layer_norm: bool = False, l2: float = 0.0) -> None:
+        """`numbers`: of the layers. `layer_norm`: normalise each layer first, without weights (P-ELMo §3.2)."""
         super().__init__()
-        self.layer_norm = layer_norm
-        self.weights = nn.Parameter(torch.empty(layers))
+        self.numbers, self.layer_norm, self.l2 = tuple(numbers), layer_norm, l2
+        self.weights = nn.Parameter(torch.empty(len(self.numbers)))
         self.scale = nn.Parameter(torch.empty(1))
         self.init_weights()
 
@@ -31,27 +31,20 @@ class ScalarMix(nn.Module):
             # differs from bilm: the statistics are of one token, not of all tokens of the batch, so that the vector of
             # a text does not depend on the other texts of its batch
             layers = [F.layer_norm(layer_TD, layer_TD.shape[-1:]) for layer_TD in layers]
-        return weighted_sum(layers, self.weights, self.scale)
+        weights = self.weights.softmax(0)
+        mixed_TD = weights[0] * layers[0]
+        for weight, layer_TD in zip(weights[1:], layers[1:], strict=True):
+            mixed_TD = mixed_TD + weight * layer_TD
+        return self.scale * mixed_TD
 
     def layer_weights(self) -> dict[str, float]:
         """The weight of each layer after the softmax, by its number, and the scale."""
-        return weights_in_sum(range(len(self.weights)), self.weights, self.scale)
+        values = self.weights.detach().float().softmax(0).tolist()
+        return {
+            **{str(n): one for n, one in zip(self.numbers, values, strict=True)},
+            "scale": float(self.scale.detach()),
+        }
 
     def penalty(self) -> Tensor:
-        """‖weights‖² []; a strong penalty keeps the mix an average (P-ELMo §3.2)."""
-        return self.weights.square().sum()
-
-
-def weighted_sum(layers: Sequence[Tensor], weights: Tensor, scale: Tensor) -> Tensor:
-    """scale * (softmax(weights) . layers), of layers [T, D]."""
-    weights = weights.softmax(0)
-    mixed_TD = weights[0] * layers[0]
-    for weight, layer_TD in zip(weights[1:], layers[1:], strict=True):
-        mixed_TD = mixed_TD + weight * layer_TD
-    return scale * mixed_TD
-
-
-def weights_in_sum(numbers: Iterable[int], weights: Tensor, scale: Tensor) -> dict[str, float]:
-    """The weight of each layer after the softmax, by its number, and the scale."""
-    values = weights.detach().float().softmax(0).tolist()
-    return {**{str(n): one for n, one in zip(numbers, values, strict=True)}, "scale": float(scale.detach())}
+        """l2 · ‖weights‖² [], a term of the loss; a strong penalty keeps the mix an average (P-ELMo §3.2)."""
+        return self.l2 * self.weights.square().sum()

@@ -17,7 +17,19 @@ from torch import Tensor, nn
 from bertsmith.errors import ConfigError
 from bertsmith.nn.batch_norm_head import BatchNormHead
 from bertsmith.nn.biattention import BiattentionPooler, MaxoutHead
-from bertsmith.nn.pooling import POOLINGS, LayerChoice, LayerMix, Pooling, Recurrent, TextPooler, check_layers
+from bertsmith.nn.pooling import (
+    POOLINGS,
+    SUMS,
+    LayerChoice,
+    LayerConcatenation,
+    LayerReader,
+    LayerSum,
+    Pooling,
+    Recurrent,
+    TextPooler,
+    check_layers,
+    layer_numbers,
+)
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives.objective import BuildContext, Objective
 from bertsmith.types import Batch, Direction, Encoding
@@ -84,7 +96,37 @@ class RecurrentConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextConfig(RecurrentConfig):
+class LayersConfig(RecurrentConfig):
+    """Settings of heads that choose the layers of the encoder which they read."""
+
+    layers: LayerChoice = "top"  # which layers of the encoder are read
+    mix_layer_norm: bool = False  # weighted sums of layers: normalise each layer before the sum (P-ELMo §3.2)
+    mix_l2: float = 0.0  # of ‖w‖² in the loss, over the weights of the sum before their softmax (P-ELMo §3.2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_layers(self.layers)
+        if not 0 <= self.mix_l2 < math.inf:
+            raise ConfigError(f"mix_l2={self.mix_l2:g} must be at least 0")
+        if (self.mix_layer_norm or self.mix_l2) and self.layers not in SUMS:
+            setting = f"mix_l2={self.mix_l2:g}" if self.mix_l2 else "mix_layer_norm=true"
+            found = f"{setting} needs a weighted sum of layers, but layers={self.layers} is none"
+            raise ConfigError(f"{found}: write layers=mix, or leave it out")
+
+    def build_layers(self, context: BuildContext) -> LayerReader:
+        """What reads the chosen layers of the encoder."""
+        numbers = layer_numbers(self.layers, context.layers)
+        every = context.layer_widths or (context.width,) * (context.layers + 1)
+        widths = [every[number] for number in numbers]
+        if self.layers not in SUMS:
+            return LayerConcatenation(numbers, width=sum(widths), last=context.layers)
+        if len(set(widths)) > 1:
+            raise ConfigError(f"layers={self.layers}: the encoder's layers have different widths: use layers=top")
+        return LayerSum(numbers, width=widths[0], layer_norm=self.mix_layer_norm, l2=self.mix_l2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig(LayersConfig):
     """Settings of heads that read one vector per text."""
 
     dropout: float = 0.1  # on the vector of each text
@@ -94,7 +136,6 @@ class TextConfig(RecurrentConfig):
     # the biattentive classification network, with a maxout classifier (McCann et al. 2017, §5)
     pooling: Pooling = "auto"
     biattention_width: int = 300  # biattention: of its LSTMs, in each direction
-    layers: LayerChoice = "top"  # which layers of the encoder are read
     both_orders: bool = False  # read each pair of texts in both orders and add the two vectors (P-GPT1 §3.3)
     texts: int | None = None  # of each example, 1 or 2 (a pair); fine-tuning takes it from the data; None: unknown
     weight: float = 1.0  # of its mean loss in the total
@@ -103,7 +144,6 @@ class TextConfig(RecurrentConfig):
         super().__post_init__()
         check_dropout(self.dropout)
         check_dropout(self.hidden_dropout, "hidden_dropout")
-        check_layers(self.layers)
         if self.hidden < 0:
             raise ConfigError(f"hidden={self.hidden} must be at least 0")
         if self.texts not in (None, 1, 2):
@@ -155,9 +195,7 @@ class TextHead(Objective):
     def __init__(self, config: TextConfig, context: BuildContext, *, outputs: int) -> None:
         super().__init__(weight=config.weight)
         self.config = config = config.with_pooling(context.direction)
-        layers = LayerMix(
-            config.layers, width=context.width, layer_count=context.layers, layer_widths=context.layer_widths
-        )
+        layers = config.build_layers(context)
         self.pooling: TextPooler | BiattentionPooler
         if config.pooling == "biattention":
             self.pooling = BiattentionPooler(layers, config.biattention_width, dropout=config.dropout)

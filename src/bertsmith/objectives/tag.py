@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from bertsmith.errors import ConfigError
 from bertsmith.metrics.sequence_labelling import Scheme, allowed_transitions
 from bertsmith.nn.crf import CRF, Allowed, LabelSequences
-from bertsmith.nn.pooling import LayerChoice, LayerMix, check_layers, run_recurrent
-from bertsmith.objectives.heads import RecurrentConfig, check_dropout, check_weights, default_names, weight_tensor
+from bertsmith.nn.pooling import run_recurrent
+from bertsmith.objectives.heads import LayersConfig, check_dropout, check_weights, default_names, weight_tensor
 from bertsmith.objectives.objective import BuildContext, LabelledRows, Objective, SelectedRows, at_least_float32
 from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, SequenceDecoder
 
@@ -26,12 +26,11 @@ STARTS = ".starts"  # suffix of the indices of tokens that begin a sentence
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RecurrentConfig):
+class Config(LayersConfig):
     """indices["tag"] [R] int64: the first token of each word; labels["tag"] [R] int64: its class, or IGNORE_INDEX."""
 
     labels: tuple[str, ...] = default_names(2)  # class names by class index; imported folders may repeat one
     dropout: float = 0.1  # on the vector of each word
-    layers: LayerChoice = "top"  # which layers of the encoder are read
     class_weights: tuple[float, ...] = ()  # of the losses of each class; fine-tuning takes balanced or {LABEL = WEIGHT}
     crf: bool = False  # score whole label sequences by a linear-chain CRF, and predict the best one (Viterbi)
     crf_start_end: bool = True  # the CRF scores the first and the last label; AllenNLP's NER did not
@@ -45,7 +44,6 @@ class Config(RecurrentConfig):
         if not self.labels:
             raise ConfigError("labels is empty: a token classifier needs at least one label")
         check_dropout(self.dropout)
-        check_layers(self.layers)
         if self.crf and self.class_weights:
             raise ConfigError("class_weights weigh words, but a CRF scores whole sentences: leave out one of them")
 
@@ -96,9 +94,7 @@ class Tag(Objective):
     def __init__(self, config: Config, context: BuildContext) -> None:
         super().__init__(weight=config.weight)
         self.config = config
-        self.layers = LayerMix(
-            config.layers, width=context.width, layer_count=context.layers, layer_widths=context.layer_widths
-        )
+        self.layers = config.build_layers(context)
         self.reads_all_layers = self.layers.reads_all_layers or config.recurrent == "bilstm"  # which reads every token
         self.recurrent = config.build_recurrent(self.layers.width)
         width = self.layers.width if self.recurrent is None else self.recurrent.width

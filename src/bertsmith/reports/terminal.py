@@ -177,8 +177,8 @@ def model_card(facts: Mapping[str, Any]) -> None:
     facts_table(sizes, title=title)
 
 
-def recipe_list(recipes: Sequence[Mapping[str, Any]]) -> None:
-    """One line per recipe; a narrow terminal shows fewer columns."""
+def recipe_list(recipes: Sequence[Mapping[str, Any]], finetuning: Sequence[Mapping[str, str]]) -> None:
+    """One line per recipe, those for pre-training first; a narrow terminal shows fewer columns."""
     counts = ("parameters", "max_length", "batch_size", "steps") if console.width >= WIDE else ("parameters",)
     grid = plain_table("recipe", right=counts)
     grid.columns[0].no_wrap = True
@@ -186,6 +186,13 @@ def recipe_list(recipes: Sequence[Mapping[str, Any]]) -> None:
     for one in recipes:
         numbers = (f"{one[name]:,}" for name in counts)
         grid.add_row(Text(one["recipe"], "bold"), *numbers, Text(one["about"], "dim"))
+    console.print(grid)
+    console.print("\nfor fine-tuning (bertsmith finetune MODEL -t RECIPE):")
+    grid = plain_table("recipe", right=())
+    grid.columns[0].no_wrap = True
+    grid.add_column("about")
+    for one in finetuning:
+        grid.add_row(Text(one["recipe"], "bold"), Text(one["about"], "dim"))
     console.print(grid)
 
 

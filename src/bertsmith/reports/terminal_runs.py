@@ -164,14 +164,16 @@ def sweep(result: Mapping[str, Any]) -> None:
 def features(result: Mapping[str, Any]) -> None:
     """Scores by layer selection, next to the paper's where it has them."""
     source = result["source"]
-    rows = plain_table("layers", right=(f"dev {result['main_metric']}", "test", *([source] if source else [])))
+    compared = any(row["published"] is not None for row in result["rows"])
+    beside = [f"{source}, {result['published_split']}"] if compared else []
+    rows = plain_table("layers", right=(f"dev {result['main_metric']}", "test", *beside))
     for row in result["rows"]:
-        published = ["–" if row["published"] is None else f"{row['published']:.1f}"] if source else []
+        published = ["–" if row["published"] is None else f"{row['published']:.1f}"] if compared else []
         dev, test = (mean_and_deviation(row[split]) for split in ("dev", "test"))
         rows.add_row(Text(row["layers"], "bold"), dev, test, *published)
     console.print(rows)
-    for name, (dev, test) in result["fine_tuned"].items():
-        console.print(f"{source}: {name}, fine-tuned: {dev:.1f} on dev, {test:.1f} on test", style="dim")
+    for note in result["notes"]:
+        console.print(f"{source}: {note}", style="dim")
     console.print(f"mean ± standard deviation in percent; the best model on dev is kept in {result['model']}")
 
 

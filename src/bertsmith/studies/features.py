@@ -1,4 +1,4 @@
-"""Feature-based tagging (P-BERT §5.3, Table 7): a BiLSTM tagger over layers of a frozen encoder.
+"""Feature-based tagging (P-BERT §5.3, Table 7; P-ELMo): a BiLSTM tagger over layers of a frozen encoder.
 
 The encoder computes each row once for all choices of layers and all seeds; the taggers train on the cached features.
 """
@@ -14,17 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import config
+from bertsmith.encoders.elmo import ELMo
 from bertsmith.encoders.encoder import Encoder
+from bertsmith.encoders.transformer_encoder import TransformerEncoder
 from bertsmith.errors import ConfigError
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.frozen_encoders import encoder_digest
 from bertsmith.model_io.model_folder import open_model
-from bertsmith.nn.pooling import SLICES, LayerChoice, LayerMix
+from bertsmith.nn.pooling import SLICES, LayerChoice, layer_numbers
 from bertsmith.objectives.objective import objective_class
 from bertsmith.reports.run_history import read_run
 from bertsmith.studies.cached_encoder import CachedEncoder, feature_extractor
 from bertsmith.studies.feature_files import FeatureCache, FeatureSpec, Precision, cache_features
-from bertsmith.studies.published import CONLL, FEATURES, FINE_TUNED
+from bertsmith.studies.published import BERT_FEATURES, CONLL, ELMO_FEATURES, FeatureReference
 from bertsmith.studies.stored_results import read_result, write_result
 from bertsmith.studies.task_setup import labelled_test, refuse_distributed
 from bertsmith.system.devices import choose_device
@@ -38,6 +40,7 @@ from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
 from bertsmith.training.run import advise_removal
 from bertsmith.training.sweep import BEST, best_scores, copy_model, remove_run_files
 
+# of P-BERT Table 7; encoders of other kinds also have ELMo's mix
 ROWS: tuple[LayerChoice, ...] = ("embeddings", "second_to_last", "top", "last_four_sum", "last_four_concat", "all_sum")
 # The paper gives two BiLSTM layers of 768 and five restarts; it does not give these settings.
 SETTINGS = ("learning_rate=1e-3", "epochs=10", "head.recurrent=bilstm", "compute.compile=false")
@@ -63,7 +66,7 @@ def features(
     device: str = "auto",
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """A table of scores by layers over the seeds; `layers`: by default all rows of the paper that the encoder has.
+    """A table of scores by layers over the seeds; `layers`: by default all rows that the encoder has.
 
     `jobs`: taggers in parallel. Finished ones are reused. The best on dev is saved with the encoder in `best/`.
     """
@@ -74,12 +77,14 @@ def features(
     runs = zip(wanted, _trained(study, wanted, jobs=jobs, quiet=quiet), strict=True)
     by_layers = groupby(runs, key=lambda pair: pair[0].layers)
     rows = [study.table_row(name, [scores for _, scores in some]) for name, some in by_layers]
+    reference = study.reference
     table = {
         "task": study.task.name,
         "main_metric": study.task.main_metric,
         "model": str(output / BEST),
-        "source": FEATURES.source if study.task.name == CONLL else None,
-        "fine_tuned": FINE_TUNED if study.task.name == CONLL else {},
+        "source": None if reference is None else reference.table.source,
+        "published_split": None if reference is None else reference.split,
+        "notes": [] if reference is None else list(reference.notes),
         "rows": rows,
     }
     Disk().write_file(output / TABLE, [checksummed_json(table)])
@@ -103,14 +108,26 @@ def _trained(study: _Study, wanted: Sequence[Tagger], *, jobs: int, quiet: bool)
             yield scores
 
 
+def reference_for(encoder: Encoder, task: str) -> FeatureReference | None:
+    """The published scores for encoders of this kind on the task; None without such."""
+    if task != CONLL:
+        return None
+    return BERT_FEATURES if _is_bert(encoder) else ELMO_FEATURES if isinstance(encoder, ELMo) else None
+
+
+def _is_bert(encoder: Encoder) -> bool:
+    """Whether it is BERT or a Transformer encoder of its family, which read both sides of a token."""
+    return isinstance(encoder, TransformerEncoder) and encoder.direction == "both"
+
+
 def chosen_layers(encoder: Encoder, given: Sequence[str]) -> tuple[LayerChoice, ...]:
-    """The given choices of layers, checked; by default all rows of the paper that the encoder has."""
+    """The given choices of layers, checked; by default all rows that the encoder has."""
     chosen: list[LayerChoice] = []
-    for name in dict.fromkeys(given or ROWS):
+    for name in dict.fromkeys(given or (ROWS if _is_bert(encoder) else (*ROWS, "mix"))):
         if name not in SLICES:
             raise ConfigError(f"--layers {name} must be one of {', '.join(SLICES)}")
         try:
-            LayerMix(name, width=1, layer_count=encoder.layers)
+            layer_numbers(name, encoder.layers)
         except ConfigError:
             if given:
                 raise
@@ -188,6 +205,11 @@ class _Study:
         task = build_task(state["settings"])
         vars(self).update(state, task=task, data=replace(state["data"], task=task))
 
+    @property
+    def reference(self) -> FeatureReference | None:
+        """What the paper of the encoder has for the task."""
+        return reference_for(self.encoder, self.task.name)
+
     def folder(self, one: Tagger) -> Path:
         """The run folder of a tagger."""
         return self.output / one.layers / f"seed-{one.seed}"
@@ -230,12 +252,13 @@ class _Study:
 
     def table_row(self, name: LayerChoice, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """One row of the table."""
-        main = self.task.main_metric
+        main, reference = self.task.main_metric, self.reference
+        published = {} if reference is None else reference.table.scores.get(name, {})
         return {
             "layers": name,
             "dev": asdict(summarize_seeds([run["dev"][main] for run in runs])),
             "test": asdict(summarize_seeds([run["test"][main] for run in runs])) if self.test else None,
-            "published": FEATURES.scores.get(name, {}).get(self.task.name),
+            "published": published.get(self.task.name),
             "runs": list(runs),
         }
 

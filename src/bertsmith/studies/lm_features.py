@@ -31,6 +31,7 @@ TableName = Literal["position", "models", "layers", "mix", "injection"]
 TABLES: tuple[TableName, ...] = get_args(TableName)
 RESULT, PAGE = "lm_features.json", "lm_features.html"
 NONE = "no features"
+NO_FEATURES = {"features": [], "mix_l2": 0.0, "mix_layer_norm": False}
 REGULARIZATION = (1.0, 0.001)  # of the mix, in P-ELMo Table 2
 
 
@@ -71,7 +72,7 @@ def variants(table: TableName, models: Sequence[Source], *, recurrent_layers: in
     """The rows of a table."""
     if not models:
         raise ConfigError("no frozen model: pass --features FOLDER")
-    features, nothing = [one.folder for one in models], Variant(NONE, {"features": []})
+    features, nothing = [one.folder for one in models], Variant(NONE, NO_FEATURES)
     top = recurrent_layers
     if table == "position":
         positions = [("input of layer 1", 0), *((f"output of layer {n}", n) for n in range(1, top + 1))]

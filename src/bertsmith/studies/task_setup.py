@@ -72,4 +72,4 @@ def labelled_test(task: Task) -> list[Example]:
 def refuse_distributed(settings: FinetuneConfig, study: str) -> None:
     """Raises if the study runs in several processes of one run."""
     if settings.compute.fsdp or int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(f"a study of {study} runs in one process: do not use torchrun or compute.fsdp")
+        raise ConfigError(f"a study of {study} trains each model on one device: do not use torchrun or compute.fsdp")

@@ -346,14 +346,16 @@ def find_task(name: str) -> Any:
 def make_finetune_config(
     task: Any, model: str | Path, files: Mapping[str, str | Path], changes: Changes, *, encoder: str = ""
 ) -> FinetuneConfig:
-    """The settings of a run; `task`: its name, its config, the path of a fine-tuning recipe, or several tasks by name.
+    """The settings of a run; `task`: its name, its config, a fine-tuning recipe or its path, or several tasks by name.
 
     Settings of the task and of the head are `task.…` and `head.…`. The files given replace those of a recipe. Where the
     paper of the model's encoder has fine-tuning settings of its own, they are the defaults. `encoder`: its kind; by
     default it is read from the model folder.
     """
     paths = {name: str(path) for name, path in files.items()}
-    if isinstance(task, str) and task.endswith(FILES):
+    if isinstance(task, FinetuneConfig):
+        settings = replace(task, model=str(model), files=paths)
+    elif isinstance(task, str) and task.endswith(FILES):
         settings = read_finetune_config(Path(task), str(model))
         kept = {} if "data" in settings.files.keys() | paths.keys() and paths else settings.files
         settings = replace(settings, files={**kept, **paths})
