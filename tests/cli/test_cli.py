@@ -14,6 +14,7 @@ import torch
 from command_line import call
 
 from bertsmith import cli
+from bertsmith.tokenizers.tokenizer import load
 
 TEXT = "The smith heats the iron. Then the smith strikes it.\n\nA forge needs air. 대장간에는 바람이 필요하다.\n\n"
 
@@ -89,6 +90,17 @@ def test_prepare_and_verify(inputs: Path, tmp_path: Path) -> None:
     ]
 
 
+def test_prepare_without_a_tokenizer_gives_the_files_of_the_two_commands(inputs: Path, tmp_path: Path) -> None:
+    words = ("prepare", inputs / "corpus.txt", "-o", tmp_path / "one", "--vocab-size", 180, "--cased", "--held-out", 0)
+    done = call(*words, "--json")
+    assert json.loads(done.stdout)["tokenizer"] == load(inputs / "other").fingerprint
+    call("prepare", inputs / "corpus.txt", "-o", tmp_path / "two", "-t", inputs / "other", "--held-out", 0)
+    for path in (one for one in (tmp_path / "two").rglob("*") if one.is_file()):
+        assert (tmp_path / "one" / path.relative_to(tmp_path / "two")).read_bytes() == path.read_bytes()
+    assert call(*words, "--set", "min_count=3").returncode == 2
+    assert call(*words, "--set", "min_count=3", "--overwrite").returncode == 0
+
+
 def test_dry_run_writes_nothing(inputs: Path, tmp_path: Path) -> None:
     done = call(
         "prepare", inputs / "corpus.txt", "-t", inputs / "tokenizer", "-o", tmp_path / "x", "--dry-run", "--json"
@@ -135,6 +147,16 @@ BAD = {
         "already exists",
     ),
     "no tokenizer": ((["prepare", "{b}/corpus.txt", "-t", "{t}", "-o", "{t}/o"]), 65, "tokenizer"),
+    "trained tokenizer beside one that exists": (
+        (["prepare", "{b}/corpus.txt", "-t", "{b}/tokenizer", "-o", "{t}/o", "--kind", "bpe", "--vocab-size", "300"]),
+        78,
+        "--kind and --vocab-size are for training a tokenizer: leave out --kind and --vocab-size, or --tokenizer",
+    ),
+    "only a target tokenizer": (
+        (["prepare", "{b}/corpus.txt", "--parallel", "--target-tokenizer", "{b}/tokenizer", "-o", "{t}/o"]),
+        78,
+        "pass --tokenizer too",
+    ),
     "unknown kind": (
         (["tokenizer", "train", "{b}/corpus.txt", "-o", "{t}/o", "--kind", "wordpeice"]),
         78,

@@ -69,6 +69,33 @@ def test_a_file_is_not_used_as_the_text_of_its_name(
     assert "texts.txt is a file, but a text is expected: " in done.stderr
 
 
+SOURCE_COMMANDS: list[tuple[str, ...]] = [
+    ("translate", "words", "{}", "-o", "out.txt"),
+    ("translate", "words", "{}"),
+    ("score", "words", "{}"),
+    ("generate", "words", "{}"),
+    ("embed", "words", "{}"),
+    ("embed", "words", "{}", "-o", "out.npy"),
+    ("ner", "reader", "{}"),
+    ("tag-words", "reader", "{}"),
+    ("ask", "reader", "which", "--context", "{}"),
+]
+
+
+@pytest.mark.parametrize("words", SOURCE_COMMANDS)
+def test_a_mistyped_file_is_an_error_where_a_file_or_a_text_is_possible(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(folder)
+    for name in ("tset.en", "corpora/tset", *(["tset"] if "-o" in words else [])):
+        done = call(*(word.format(name) for word in words))
+        assert (done.returncode, done.stdout) == (65, "")
+        assert f"{name} does not exist" in done.stderr
+        assert f'to use the name itself as a text, add a space: "{name} "' in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert not list(folder.glob("out.*"))
+
+
 def test_the_advice_about_paths_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     assert 'add a space: "nosuch.txt "' in call("embed", "words", "nosuch.txt").stderr

@@ -12,7 +12,7 @@ import pytest
 from data.corpus_fixtures import TEXTS, THREE, refusal, texts, written
 
 from bertsmith.data.corpus import Corpus
-from bertsmith.data.text_files import looks_like_path, read_error
+from bertsmith.data.text_files import check_source, check_text, looks_like_path, read_error
 from bertsmith.errors import DataError, StorageError
 
 
@@ -69,6 +69,34 @@ def test_texts_do_not_look_like_paths(text: str) -> None:
 @pytest.mark.parametrize("text", PATHS)
 def test_mistyped_paths_look_like_paths(text: str) -> None:
     assert looks_like_path(text)
+
+
+def test_arguments_that_may_be_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for text in (
+        "the smith",
+        "smith",
+        "and/or",
+        "24/7",
+        "https://a.org/b.en",
+        "www.a.org",
+        "a.m.",
+        "3.14",
+        "쇠.물",
+        "-",
+    ):
+        assert check_text(text) == text
+    for text in ("the smith.en", "test.en ", "smith", "쇠가", "https://a.org/b.en"):
+        assert check_source(text) == text
+    for text in ("the smith.en", "我喜欢音乐。", "smith "):
+        assert check_source(text, output=tmp_path / "out") == text
+    for text in ("test.en", "a.b.src"):
+        with pytest.raises(DataError, match=r"does not exist.*add a space"):
+            check_text(text)
+    with pytest.raises(DataError, match=r"corpus/test does not exist: the folder corpus is missing.*add a space"):
+        check_source("corpus/test")
+    with pytest.raises(DataError, match="smith does not exist"):
+        check_source("smith", output=tmp_path / "out")
 
 
 def test_what_exists_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from inference.predictor_fixtures import tokenizer as wordpiece
 
-from bertsmith.encoders import gpt, seq2seq
+from bertsmith.encoders import gpt, seq2seq, seq2seq_lstm
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import causal_lm, translation
@@ -62,6 +62,19 @@ def random_translator(*, ends: bool = True, **settings: Any) -> Predictor:
     return Predictor(model, words)
 
 
+def random_lstm_translator() -> Predictor:
+    """CoVe's translation model."""
+    words = byte_tokenizer()
+    config = seq2seq_lstm.Config(vocab_size=words.vocab_size + 3, width=32, embedding_width=16)
+    model = Model.build(config, [translation.Config(tie_output=False)])
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for value in model.parameters():
+            if value.dim() > 1:
+                value.normal_(0, 0.5, generator=draw)
+    return Predictor(model, words)
+
+
 __all__ = [
     "POSITIONS",
     "TEXT",
@@ -69,6 +82,7 @@ __all__ = [
     "byte_tokenizer",
     "gpt_tokenizer",
     "random_lm",
+    "random_lstm_translator",
     "random_translator",
     "wordpiece",
 ]

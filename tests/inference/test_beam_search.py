@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, replace
 
 import pytest
@@ -117,6 +118,25 @@ def test_a_beam_of_one_is_greedy_search(alpha: float) -> None:
         ((found,),) = model.search([text], [limit], beam_size=1, length_penalty=alpha)
         assert (list(found.tokens), found.finished) == (tokens, len(tokens) < limit)
         assert found.logprob == pytest.approx(total, abs=1e-5)
+
+
+class EndingModel(ToyModel):
+    """After the first token the end is the most likely one, of every hypothesis."""
+
+    def next(self, text: int, tokens: tuple[int, ...]) -> Tensor:
+        shares = {1: (0.0, 0.0, 0.5, 0.4, 0.1), 2: (0.0, 0.6, 0.0, 0.0, 0.4)}.get(
+            len(tokens), (0.0, 1.0, 0.0, 0.0, 0.0)
+        )
+        return torch.tensor(shares, dtype=torch.float64).log()
+
+
+def test_hypotheses_stay_alive_where_the_end_is_the_most_likely_token_of_all() -> None:
+    """Twice as many continuations as hypotheses are needed: the first K of them all end."""
+    model = EndingModel(0)
+    ((best, second),) = model.search([0], [4], beam_size=2, n_best=2, length_penalty=3.0)
+    assert (best.tokens, second.tokens) == ((2, 4), (2,))
+    assert best.logprob == pytest.approx(math.log(0.5 * 0.4))
+    assert best.tokens == model.every(0, 4, 3.0)[0].tokens, "the best of all sequences"
 
 
 def test_texts_of_a_batch_do_not_change_each_other() -> None:

@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from inference.generation_fixtures import TRANSLATOR_POSITIONS, random_translator
+from inference.generation_fixtures import TRANSLATOR_POSITIONS, random_lstm_translator, random_translator
 from inference.predictor_fixtures import random_model, tokenizer
 
 import bertsmith
@@ -22,7 +22,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.translation_search import TranslationSearch
 from bertsmith.objectives import tag
 from bertsmith.tokenizers.special_tokens import frame_texts
-from bertsmith.types import Frame
+from bertsmith.types import Frame, Row
 
 torch.set_num_threads(1)
 TEXTS = ["the smith", "the", "쇠가", "an anvil burns"]
@@ -71,6 +71,32 @@ def test_greedy_search_with_a_cache_equals_whole_forward_passes(pre_norm: bool) 
         ids, logprob = greedy_ids(predictor, text, limit=len(words.encode(text)) + 6)
         assert found["text"] == words.decode(ids).strip()
         assert found["logprob"] == pytest.approx(logprob, abs=1e-3)
+
+
+@torch.inference_mode()
+def forced_logprob(predictor: Predictor, source: Row, found: Hypothesis) -> float:
+    """The log probability of the tokens of a hypothesis, in one forward pass over all of them."""
+    words = predictor.tokenizer
+    ids = [*found.tokens, words.end_id] if found.finished else list(found.tokens)
+    target = frame_texts(Frame((words.start_id, *ids[:-1]), ()), words.encode(""), None, max_length=len(ids))
+    batch = collate([source], length=len(source)).replace(target=collate([target], length=len(ids)))
+    log_probs = predictor.model.predict(batch, "translation").log_softmax(-1)
+    return float(log_probs[torch.arange(len(ids)), torch.tensor(ids)].sum())
+
+
+@pytest.mark.parametrize("translator_of", [random_translator, random_lstm_translator])
+def test_log_probabilities_are_those_of_a_forward_pass_over_each_hypothesis(translator_of: Any) -> None:
+    """Hypotheses that are reordered take their past with them."""
+    predictor = translator_of()
+    rows = predictor.source_rows(TEXTS)
+    settings = SearchSettings(beam_size=4, n_best=4, max_extra_tokens=8)
+    found = predictor.search_translations(rows, settings)
+    assert len({len(row) for row in rows}) > 1
+    for row, some in zip(rows, found, strict=True):
+        assert len({one.tokens for one in some}) == 4
+        assert [one.logprob for one in some] == pytest.approx(
+            [forced_logprob(predictor, row, one) for one in some], abs=1e-4
+        )
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])

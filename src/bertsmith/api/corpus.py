@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack
 
 from bertsmith.api.settings import PathLike, python_errors
 from bertsmith.errors import ConfigError
 
 if TYPE_CHECKING:
+    from bertsmith.data.tokenizer_training import TokenizerTraining
     from bertsmith.tokenizers.tokenizer import Tokenizer
 
 TokenizerKind = Literal["wordpiece", "byte_bpe", "bpe", "unigram", "words", "characters"]
@@ -24,6 +25,15 @@ class ArrowData(Protocol):
 
 
 Corpus = PathLike | Iterable[Any] | ArrowData
+
+
+class TrainingSettings(TypedDict, total=False):
+    """How `prepare` trains a tokenizer: the settings of `train_tokenizer`."""
+
+    kind: TokenizerKind
+    vocab_size: int
+    cased: bool
+    settings: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -83,17 +93,13 @@ def train_tokenizer(
         >>> tokenizer.encode("the heat").ids.tolist() == bs.load_tokenizer("tokenizer").encode("the heat").ids.tolist()
         True
     """
-    from bertsmith import config
     from bertsmith.data import prepare as data
     from bertsmith.data.corpus import ReadOptions
 
-    defaults = config.find_kind("bertsmith.tokenizers", kind).Config()
-    case = {"lowercase": False} if cased and hasattr(defaults, "lowercase") else {}  # other kinds always keep it
-    chosen = config.update(defaults, {**case, **(settings or {})})
     return data.train_tokenizer(
         _pairs(corpus, field, parallel) if parallel else corpus,
         Path(output),
-        settings=chosen,
+        settings=_training(kind=kind, cased=cased, settings=settings).settings,
         vocab_size=vocab_size,
         read_options=ReadOptions(field=field),
         limit=limit,
@@ -127,7 +133,7 @@ def prepare(
     corpus: Corpus,
     output: PathLike,
     *,
-    tokenizer: Tokenizer | PathLike,
+    tokenizer: Tokenizer | PathLike | None = None,
     target_tokenizer: Tokenizer | PathLike | None = None,
     held_out: float = 0.01,
     unique: bool = False,
@@ -137,13 +143,15 @@ def prepare(
     workers: int | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    **training: Unpack[TrainingSettings],
 ) -> Shards:
     """Tokenizes a corpus into shards. The same call resumes after an interruption.
 
     Args:
         corpus: Files, folders or glob patterns, or documents in memory, as in `train_tokenizer`.
         output: The folder of the shards.
-        tokenizer: A tokenizer, or the folder of a tokenizer, a model or a run.
+        tokenizer: A tokenizer, or the folder of a tokenizer, a model or a run; by default one is trained on the corpus,
+            which then cannot be an iterator.
         target_tokenizer: The tokenizer of the target texts of pairs; by default both sides use `tokenizer`.
         held_out: Fraction of the documents held out for evaluation, chosen by the hash of their text.
         unique: Leave out exact duplicates of documents.
@@ -154,6 +162,7 @@ def prepare(
         workers: Processes; by default one per core where the corpus is large enough.
         overwrite: Replace shards in the folder.
         quiet: Do not show progress.
+        training: `vocab_size`, `kind`, `cased` and `settings` of `train_tokenizer`, for a tokenizer that is trained.
 
     Example:
         >>> import bertsmith as bs
@@ -161,6 +170,9 @@ def prepare(
         >>> shards = bs.prepare(texts, "shards", tokenizer="tokenizer", held_out=0.1)
         >>> shards.documents
         200
+        >>> trained = bs.prepare(["corpus/"], "trained", vocab_size=300)  # a tokenizer of its own
+        >>> bs.load_tokenizer("trained/tokenizer").vocab_size
+        300
     """
     from bertsmith.data import prepare as data
     from bertsmith.data.corpus import ReadOptions
@@ -169,11 +181,20 @@ def prepare(
     folder = Path(output)
     if overwrite:
         remove_shard_set(folder)
-    words = _loaded(tokenizer)
-    if target_tokenizer is not None:
-        if not parallel:
-            raise ConfigError("target_tokenizer is for the target texts of pairs: set parallel=True")
-        words = words.with_target(_loaded(target_tokenizer))
+    if target_tokenizer is not None and not parallel:
+        raise ConfigError("target_tokenizer is for the target texts of pairs: set parallel=True")
+    words: Tokenizer | TokenizerTraining
+    if tokenizer is not None:
+        if training:
+            raise ConfigError(
+                f"{next(iter(training))} is for training a tokenizer: leave it out, or leave out tokenizer"
+            )
+        words = _loaded(tokenizer)
+        words = words if target_tokenizer is None else words.with_target(_loaded(target_tokenizer))
+    elif target_tokenizer is not None:
+        raise ConfigError("target_tokenizer needs the tokenizer of the source texts: pass tokenizer too")
+    else:
+        words = _training(**training)
     index = data.prepare(
         _pairs(corpus, field, parallel) if parallel else corpus,
         folder,
@@ -186,6 +207,18 @@ def prepare(
         quiet=quiet,
     )
     return _shards(folder, index)
+
+
+def _training(**given: Unpack[TrainingSettings]) -> TokenizerTraining:
+    from bertsmith import config
+    from bertsmith.data.tokenizer_training import VOCAB_SIZE, TokenizerTraining, tokenizer_settings
+
+    known = TrainingSettings.__annotations__
+    if unknown := [name for name in given if name not in known]:
+        raise ConfigError(f"prepare has no setting {unknown[0]!r}{config.did_you_mean(unknown[0], known)}")
+    defaults, case = tokenizer_settings(given.get("kind"), cased=given.get("cased", False))
+    chosen = config.update(defaults, {**case, **(given.get("settings") or {})})
+    return TokenizerTraining(chosen, given.get("vocab_size", VOCAB_SIZE))
 
 
 def _loaded(tokenizer: Tokenizer | PathLike) -> Tokenizer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,10 +12,21 @@ import bertsmith.cli.options as opt
 from bertsmith.data.text_files import check_text
 from bertsmith.errors import ConfigError, DataError
 
+if TYPE_CHECKING:
+    from bertsmith.data.tokenizer_training import TokenizerTraining
+    from bertsmith.tokenizers.tokenizer import Tokenizer
+
 app = typer.Typer()
-KIND_HELP = "wordpiece (BERT), byte_bpe (RoBERTa), bpe (GPT-1), unigram (ALBERT), words or characters."
+KIND_HELP = "wordpiece (BERT, the default), byte_bpe (RoBERTa), bpe (GPT-1), unigram (ALBERT), words or characters."
+VOCAB_SIZE_HELP = "Vocabulary size, including special tokens; default: 30522."
+SETTINGS_HELP = "Setting of this kind of tokenizer, e.g. min_count=3."
+PREPARED_HELP = "Folder of a tokenizer, a model or a run; default: train one with the options below on the corpus."
 TARGET_HELP = "With --parallel: folder of a tokenizer of the target texts; default: one vocabulary for both."
 TokenizerFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a tokenizer, a model or a run.")]
+Kind = Annotated[str | None, typer.Option(metavar="KIND", help=KIND_HELP, autocompletion=opt.complete_kind)]
+VocabSize = Annotated[int | None, opt.at_least(1, VOCAB_SIZE_HELP)]
+Cased = Annotated[bool, opt.option("--cased", "Keep case and accents.")]
+TokenizerSettings = Annotated[list[str] | None, opt.option("--set", SETTINGS_HELP, "KEY=VALUE")]
 tokenizer_app = typer.Typer(help="Train, inspect and measure a tokenizer.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(tokenizer_app, name="tokenizer")
 
@@ -24,12 +35,10 @@ app.add_typer(tokenizer_app, name="tokenizer")
 def tokenizer_train(
     corpus: opt.Corpora,
     output: opt.Output,
-    kind: Annotated[str, typer.Option(help=KIND_HELP, autocompletion=opt.complete_kind)] = "wordpiece",
-    vocab_size: Annotated[int, opt.at_least(1, "Vocabulary size, including special tokens.")] = 30522,
-    cased: Annotated[bool, opt.option("--cased", "Keep case and accents.")] = False,
-    settings: Annotated[
-        list[str] | None, opt.option("--set", "Setting of this kind of tokenizer, e.g. min_count=3.", "KEY=VALUE")
-    ] = None,
+    kind: Kind = None,
+    vocab_size: VocabSize = None,
+    cased: Cased = False,
+    settings: TokenizerSettings = None,
     max_words: Annotated[
         int, opt.at_least(1000, "Maximum number of distinct words kept in memory while counting.")
     ] = 1_000_000,
@@ -46,19 +55,16 @@ def tokenizer_train(
     as_json: opt.Json = False,
 ) -> None:
     """Train a tokenizer. The result is deterministic and does not depend on the number of workers."""
-    from bertsmith import config
     from bertsmith.data import prepare as run
     from bertsmith.reports import terminal
 
-    defaults = config.find_kind("bertsmith.tokenizers", kind).Config()
-    case = ["lowercase=false"] if cased and hasattr(defaults, "lowercase") else []  # other kinds always keep it
-    chosen = config.override(defaults, case + (settings or []))
+    training = _training(kind, vocab_size, cased, settings)
     reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
     tokenizer = run.train_tokenizer(
         opt.corpus(corpus, reading["read_options"], parallel, fields=fields),
         output,
-        settings=chosen,
-        vocab_size=vocab_size,
+        settings=training.settings,
+        vocab_size=training.vocab_size,
         max_words=max_words,
         overwrite=overwrite,
         **reading,
@@ -66,6 +72,15 @@ def tokenizer_train(
     facts = {"folder": str(output), **terminal.tokenizer_facts(tokenizer)}
     del facts["specials"]
     opt.print_result(facts, as_json, lambda: terminal.tokenizer_card(tokenizer, folder=output))
+
+
+def _training(kind: str | None, vocab_size: int | None, cased: bool, settings: list[str] | None) -> TokenizerTraining:
+    from bertsmith import config
+    from bertsmith.data.tokenizer_training import VOCAB_SIZE, TokenizerTraining, tokenizer_settings
+
+    defaults, case = tokenizer_settings(kind, cased=cased)
+    chosen = config.override(config.update(defaults, case), settings or [])
+    return TokenizerTraining(chosen, VOCAB_SIZE if vocab_size is None else vocab_size)
 
 
 @tokenizer_app.command("show")
@@ -118,9 +133,11 @@ def tokenizer_stats(
 def prepare(
     corpus: opt.Corpora,
     output: opt.Output,
-    tokenizer: Annotated[
-        Path, typer.Option("--tokenizer", "-t", metavar="DIR", help="Folder of a tokenizer, a model or a run.")
-    ],
+    tokenizer: Annotated[Path | None, typer.Option("--tokenizer", "-t", metavar="DIR", help=PREPARED_HELP)] = None,
+    kind: Kind = None,
+    vocab_size: VocabSize = None,
+    cased: Cased = False,
+    settings: TokenizerSettings = None,
     held_out: Annotated[
         float, typer.Option(min=0.0, max=0.5, help="Fraction of documents held out for evaluation, selected by hash.")
     ] = 0.01,
@@ -148,19 +165,25 @@ def prepare(
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Tokenize a corpus into shards. If interrupted, run the same command again to resume."""
+    """Tokenize a corpus into shards. If interrupted, run the same command again to resume.
+
+    Without --tokenizer, it first trains one on the corpus: the result is that of bertsmith tokenizer train and prepare.
+    """
     from bertsmith.data import prepare as run
     from bertsmith.data.shards import remove_shard_set
-    from bertsmith.model_io.run_folder import find_model_folder
     from bertsmith.reports import terminal
-    from bertsmith.tokenizers.tokenizer import load
 
     reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
-    words = load(find_model_folder(tokenizer))
-    if target_tokenizer is not None:
-        if not parallel:
-            raise ConfigError("--target-tokenizer is for the target texts of pairs: pass --parallel too")
-        words = words.with_target(load(find_model_folder(target_tokenizer)))
+    if target_tokenizer is not None and not parallel:
+        raise ConfigError("--target-tokenizer is for the target texts of pairs: pass --parallel too")
+    words: Tokenizer | TokenizerTraining
+    if tokenizer is not None:
+        _check_only_trained(kind=kind, vocab_size=vocab_size, cased=cased, set=settings)
+        words = _loaded(tokenizer, target_tokenizer)
+    elif target_tokenizer is not None:
+        raise ConfigError("--target-tokenizer needs the tokenizer of the source texts: pass --tokenizer too")
+    else:
+        words = _training(kind, vocab_size, cased, settings)
     limits: dict[str, Any] = {"max_tokens": max_tokens, "max_ratio": max_ratio} if parallel else {}
     source = opt.corpus(corpus, reading["read_options"], parallel, fields=fields, **limits)
     if dry_run:
@@ -172,6 +195,23 @@ def prepare(
     options: dict[str, Any] = {"held_out": held_out, "unique": unique, "engine": engine, "shard_tokens": shard_tokens}
     index = run.prepare(source, output, tokenizer=words, **options, **reading)
     opt.print_result(terminal.shard_facts(index, output), as_json)
+
+
+def _check_only_trained(**given: Any) -> None:
+    """An error for options of a tokenizer that is trained, beside one that exists."""
+    if names := [f"--{name.replace('_', '-')}" for name, value in given.items() if value]:
+        verb = "is" if len(names) == 1 else "are"
+        raise ConfigError(
+            f"{' and '.join(names)} {verb} for training a tokenizer: leave out {' and '.join(names)}, or --tokenizer"
+        )
+
+
+def _loaded(source: Path, target: Path | None) -> Tokenizer:
+    from bertsmith.model_io.run_folder import find_model_folder
+    from bertsmith.tokenizers.tokenizer import load
+
+    words = load(find_model_folder(source))
+    return words if target is None else words.with_target(load(find_model_folder(target)))
 
 
 @app.command()

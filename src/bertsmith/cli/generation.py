@@ -10,7 +10,7 @@ import typer
 import bertsmith.cli.options as opt
 from bertsmith import load
 from bertsmith.cli.inference import one_text_per_line
-from bertsmith.data.text_files import check_text
+from bertsmith.data.text_files import check_source
 
 app = typer.Typer()
 NEW_TOKENS_HELP = "Maximum number of new tokens; default: 64, or fewer if the model has fewer positions left."
@@ -58,7 +58,7 @@ def generate(
     elif os.path.isfile(prompt):
         prompts = read_texts(prompt, opt.read_options("line", "text", encoding, errors), limit=limit)
     else:
-        prompts = [check_text(prompt)]
+        prompts = [check_source(prompt)]
         opt.check_text_options(encoding=encoding, errors=errors, limit=limit)
     options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
@@ -105,7 +105,7 @@ def score(
     if os.path.isfile(source):
         texts = read_texts(source, reading, limit=limit)
     else:
-        check_text(source)
+        check_source(source)
         opt.check_text_options(stdin=source == "-", **file_options)
         texts = opt.stdin_texts(encoding, errors, limit) if source == "-" else [source]
     results = load(model, device=device, **opening).score(texts)

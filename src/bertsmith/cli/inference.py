@@ -11,7 +11,7 @@ import typer
 
 import bertsmith.cli.options as opt
 from bertsmith import load
-from bertsmith.data.text_files import SUFFIXES, check_text
+from bertsmith.data.text_files import SUFFIXES, check_source, check_text
 from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
@@ -108,7 +108,7 @@ def embed(
     options["prompt"] = prompt
     reading = opt.read_options(one_text_per_line(file_format, source), field, encoding, errors)
     if not os.path.isfile(source):
-        check_text(source)
+        check_source(source, output=output)
         opt.check_text_options(format=file_format, field=field, encoding=encoding, errors=errors, limit=limit)
     facts = embed_source(
         model,

@@ -10,7 +10,7 @@ import typer
 
 import bertsmith.cli.options as opt
 from bertsmith import load
-from bertsmith.data.text_files import check_text
+from bertsmith.data.text_files import check_source
 from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
@@ -58,7 +58,7 @@ def translate(
     elif reference is not None:
         raise BertsmithError(f"--reference {reference} is for a file of source texts: pass one, or leave it out")
     else:
-        lines = [check_text(source)]
+        lines = [source if source == "-" else check_source(source, output=output)]
         opt.check_text_options(stdin=source == "-", fields=fields, encoding=encoding, errors=errors, limit=limit)
         if source == "-":
             lines = [line.strip() for line in opt.read_stdin(encoding, errors).removesuffix("\n").split("\n")[:limit]]

@@ -33,6 +33,12 @@ class Texts(Corpus):
         self._read_so_far = 0
 
     @property
+    def single_pass(self) -> bool:
+        """Whether a second iteration finds nothing: generators, and columns that are generators."""
+        columns = list(self._data.values()) if isinstance(self._data, Mapping) else []
+        return any(isinstance(one, Iterator) for one in [self._data, *columns])
+
+    @property
     def bytes_read(self) -> int:
         return self._read_so_far
 

@@ -9,7 +9,7 @@ from functools import partial
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,9 @@ from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
 from bertsmith.data.in_memory import open_corpus
 from bertsmith.data.parallel import PairOptions, check_targets, warn_of_left_out
 from bertsmith.data.shards import ShardBuilder, finished_index
+from bertsmith.data.shards.folder import TOKENIZER
 from bertsmith.data.shards.unknown_words import SPELLING
+from bertsmith.data.tokenizer_training import TokenizerTraining, map_texts, prepare_tokenizer
 from bertsmith.errors import BertsmithError
 from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
@@ -27,10 +29,8 @@ from bertsmith.system.workers import default_workers, ordered_map
 from bertsmith.tokenizers import tokenizer as tokenizers
 from bertsmith.tokenizers.folder import CONFIG, TOKENIZER_FILES
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.tokenizers.training import count_text, merge_counts
+from bertsmith.tokenizers.training import MAX_WORDS
 from bertsmith.tokenizers.unknown_words import check_unknown_words
-
-Result = TypeVar("Result")
 
 
 def train_tokenizer(
@@ -40,7 +40,7 @@ def train_tokenizer(
     settings: Any,
     vocab_size: int,
     read_options: ReadOptions | None = None,
-    max_words: int = 1_000_000,
+    max_words: int = MAX_WORDS,
     workers: int | None = None,
     limit: int | None = None,
     overwrite: bool = False,
@@ -52,13 +52,8 @@ def train_tokenizer(
     """
     output = Path(output)
     _check_output(output, overwrite=overwrite)
-    corpus = open_corpus(source, read_options)
-    count = partial(_count_words, splitter=settings.word_splitter())
-    counted = _map_texts(count, corpus, title="counting words", limit=limit, workers=workers, quiet=quiet)
-    table = merge_counts(counted, limit=max_words)
-    if not table:
-        raise empty_corpus_error(corpus)
-    tokenizer: Tokenizer = settings.train(table, vocab_size=vocab_size)
+    training = TokenizerTraining(settings, vocab_size, max_words)
+    tokenizer = training.train(open_corpus(source, read_options), limit=limit, workers=workers, quiet=quiet)
     tokenizer.save(output)
     for old in set(TOKENIZER_FILES) - tokenizer.files().keys():  # of the tokenizer that was replaced
         if (output / old).exists():
@@ -81,31 +76,6 @@ def _check_output(folder: Path, *, overwrite: bool) -> None:
         return
 
 
-def _count_words(texts: list[str], splitter: Any) -> dict[str, int]:
-    return count_text("\n".join(texts), splitter)
-
-
-def _map_texts(
-    function: Callable[[list[str]], Result],
-    corpus: Corpus,
-    *,
-    title: str,
-    limit: int | None,
-    workers: int | None,
-    quiet: bool,
-) -> Iterator[Result]:
-    """Yields `function(texts)` for every work unit of the first `limit` documents, and shows the progress."""
-    units = work_units.units_of(corpus, limit=limit)
-    with Progress(title, total=corpus.bytes_total, quiet=quiet) as progress:
-        for bytes_read, result in ordered_map(partial(_call, function), units, workers=workers or default_workers()):
-            progress.update(bytes_read)
-            yield result
-
-
-def _call(function: Callable[[list[str]], Result], unit: work_units.WorkUnit) -> tuple[int, Result]:
-    return unit.bytes_read, function(unit.texts)
-
-
 def measure_tokenizer(
     folder: str | Path,
     source: Any,
@@ -121,7 +91,7 @@ def measure_tokenizer(
     totals: Counter[str] = Counter()
     used = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
     measure = partial(_measure_texts, tokenizer=str(folder), fingerprint=tokenizer.fingerprint)
-    for counts, tokens in _map_texts(measure, corpus, title="measuring", limit=limit, workers=workers, quiet=quiet):
+    for counts, tokens in map_texts(measure, corpus, title="measuring", limit=limit, workers=workers, quiet=quiet):
         totals.update(counts)
         used[tokens] = True
     if not totals["words"]:
@@ -156,7 +126,7 @@ def prepare(
     source: Any,
     output: str | Path,
     *,
-    tokenizer: str | Path | Tokenizer,
+    tokenizer: str | Path | Tokenizer | TokenizerTraining,
     read_options: ReadOptions | None = None,
     held_out: float = 0.01,
     unique: bool = False,
@@ -171,12 +141,17 @@ def prepare(
 
     If the folder has the finished shards already, nothing is written.
 
-    For pairs with two vocabularies, `tokenizer` is that of the source texts, with a `target` (`Tokenizer.with_target`).
+    With `TokenizerTraining` it first trains the tokenizer on the corpus, for pairs one vocabulary for both sides; the
+    shards are those of `train_tokenizer` and `prepare`. For pairs with two vocabularies, `tokenizer` is that of the
+    source texts, with a `target` (`Tokenizer.with_target`).
 
     Returns the index, and the share of unknown words of the first documents as `unknown_word_rate`.
     """
+    corpus, training = open_corpus(source, read_options), None
+    if isinstance(tokenizer, TokenizerTraining):
+        training, how = tokenizer.record(), {"limit": limit, "workers": workers, "quiet": quiet}
+        tokenizer = prepare_tokenizer(tokenizer, corpus, Path(output), disk=disk or Disk(), **how)
     loaded = _loaded(tokenizer)
-    corpus = open_corpus(source, read_options)
     units = work_units.units_of(corpus, limit=limit)
     first = next(units, None)
     if first is None:
@@ -195,18 +170,12 @@ def prepare(
             vocab_size=max(loaded.vocab_size, 0 if loaded.target is None else loaded.target.vocab_size),
             settings=settings,
             shard_tokens=shard_tokens,
+            training=training,
             disk=disk,
         ) as builder,
         Progress("preparing", total=corpus.bytes_total, quiet=quiet) as progress,
     ):
-        encode = partial(
-            work_units.encode_unit,
-            tokenizer=str(Path(output, "tokenizer")),
-            fingerprint=loaded.fingerprint,
-            held_out=held_out,
-            skip=builder.units_done,
-            pairs=corpus.pairs,
-        )
+        encode = _encoder(loaded, builder, held_out=held_out, pairs=corpus.pairs)
         all_units = chain([first], units)
         # of finished units only the hashes are needed, and these only to find duplicates
         needed = all_units if unique else (unit for unit in all_units if unit.number >= builder.units_done)
@@ -216,6 +185,20 @@ def prepare(
     if corpus.pairs is not None:
         warn_of_left_out(index["counts"], corpus.pairs)
     return {**index, "unknown_word_rate": unknown}
+
+
+def _encoder(
+    tokenizer: Tokenizer, builder: ShardBuilder, *, held_out: float, pairs: PairOptions | None
+) -> Callable[[work_units.WorkUnit], work_units.EncodedUnit]:
+    """Encodes units with the tokenizer that is stored with the shards; picklable, for worker processes."""
+    return partial(
+        work_units.encode_unit,
+        tokenizer=str(builder.folder / TOKENIZER),
+        fingerprint=tokenizer.fingerprint,
+        held_out=held_out,
+        skip=builder.units_done,
+        pairs=pairs,
+    )
 
 
 def _check_texts(tokenizer: Tokenizer, texts: list[str], pairs: PairOptions | None) -> float:
@@ -278,16 +261,22 @@ def _add_units(
 def preview(
     source: Any,
     *,
-    tokenizer: str | Path | Tokenizer,
+    tokenizer: str | Path | Tokenizer | TokenizerTraining,
     read_options: ReadOptions | None = None,
     sample: int = 4 * work_units.UNIT_CHARACTERS,
 ) -> dict[str, Any]:
-    """An estimate of what `prepare` would write, from the first `sample` characters; writes nothing."""
-    loaded = _loaded(tokenizer)
+    """An estimate of what `prepare` would write, from the first `sample` characters; writes nothing.
+
+    With `TokenizerTraining` the tokenizer is trained on these characters.
+    """
     corpus = open_corpus(source, read_options)
     unit = next(work_units.units_of(corpus, characters=sample), None)
     if unit is None:
         raise empty_corpus_error(corpus)
+    if isinstance(tokenizer, TokenizerTraining):
+        loaded = tokenizer.train_on_sample(unit.texts, corpus)
+    else:
+        loaded = _loaded(tokenizer)
     tokens = work_units.encode_texts(unit.texts, loaded, corpus.pairs)[0].tokens
     is_unknown = (tokens == loaded.unknown_id) | (tokens >= loaded.vocab_size)
     fraction = unit.bytes_read / corpus.bytes_total if unit.characters >= sample else 1.0
@@ -299,5 +288,5 @@ def preview(
         "shards_expected_bytes": round(len(tokens) * 2.2 / 2 * tokens.dtype.itemsize / fraction),
         "unknown_rate": float(np.mean(is_unknown)) if len(tokens) else 0.0,
         "unknown_word_rate": check_unknown_words(loaded, unit.texts),
-        "tokenizer": loaded.fingerprint,
+        "tokenizer": None if isinstance(tokenizer, TokenizerTraining) else loaded.fingerprint,
     }

@@ -39,6 +39,9 @@ EXTENSION = re.compile(
     re.IGNORECASE,
 )
 
+SHORT_EXTENSION = re.compile(r"\w\.[A-Za-z]{2,4}$")  # such as .en, .src or .test
+SENTENCE_ENDS = (".", "!", "?", "…", "。", "！", "？")  # a sentence may have no spaces
+
 
 def printable(path: str | os.PathLike[str]) -> str:
     """A path that can be printed even if its name is not UTF-8."""
@@ -56,7 +59,7 @@ def looks_like_path(text: str) -> bool:
         return False
     if os.path.lexists(text):
         return True
-    if len(text) > MAX_PATH or any(map(str.isspace, text)) or "://" in text or text.startswith("www."):
+    if not _is_word(text):
         return False
     if EXTENSION.fullmatch(os.path.splitext(text)[1]) or text.startswith(("./", "../", "~/")):
         return True
@@ -77,16 +80,42 @@ def missing_path_error(path: str | os.PathLike[str], advice: str = "") -> DataEr
 
 
 def check_text(text: str, *, instead: str = "") -> str:
-    """The text; an error if it looks like a path. `instead`: what to do with an existing file."""
-    if not looks_like_path(text):
+    """The text of an argument; an error if it looks like a path. `instead`: what to do with an existing file.
+
+    Beside what `looks_like_path`, a word with any short extension (`test.en`) does.
+    """
+    if not looks_like_path(text) and not (_is_word(text) and SHORT_EXTENSION.search(text)):
         return text
-    anyway = f' (to use the name itself as a text, add a space: "{text} ")'
+    anyway = as_text_advice(text)
     if not os.path.exists(text):
         raise missing_path_error(text, anyway)
     if os.path.isdir(text):
         raise DataError(f"{text} is a folder, but a text is expected{anyway}")
     instead = instead or f'pass its contents, "$(cat {text})"'
     raise DataError(f"{text} is a file, but a text is expected: {instead}{anyway}")
+
+
+def check_source(text: str, *, output: Path | None = None) -> str:
+    """The text of an argument that may also be a file; an error if it looks like a path.
+
+    Beside what `check_text` refuses, a word with a path separator looks like one, and any word where the results are
+    written to an `output`.
+    """
+    mistyped = _is_word(text) and not os.path.lexists(text) and (output is not None or "/" in text or "\\" in text)
+    if mistyped and not text.endswith(SENTENCE_ENDS):
+        raise missing_path_error(text, as_text_advice(text))
+    return check_text(text)
+
+
+def as_text_advice(text: str) -> str:
+    """How to use the name of a file as a text."""
+    return f' (to use the name itself as a text, add a space: "{text} ")'
+
+
+def _is_word(text: str) -> bool:
+    """Whether it could be a path: short, without white space, and not a URL."""
+    is_url = "://" in text or text.startswith("www.")
+    return 0 < len(text) <= MAX_PATH and not is_url and not any(map(str.isspace, text))
 
 
 def read_error(path: str | os.PathLike[str], error: OSError) -> DataError | StorageError:

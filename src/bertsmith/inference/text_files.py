@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
-from bertsmith.data.text_files import OpenFile, check_text, text_blocks
+from bertsmith.data.text_files import OpenFile, check_source, text_blocks
 from bertsmith.errors import BertsmithError, StorageError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.system.durable import Disk
@@ -36,7 +36,7 @@ def read_texts(path: str, reading: ReadOptions, *, limit: int | None = None) -> 
 def read_text(source: str, reading: ReadOptions) -> str:
     """The contents of a file, or the source itself if it is a text; a path that does not exist is an error."""
     if not os.path.isfile(source):
-        return check_text(source)
+        return check_source(source)
     with closing(OpenFile(Path(source))) as file:
         return "".join(text_blocks(file, encoding=reading.encoding, errors=reading.errors))
 
@@ -76,7 +76,9 @@ def embed_source(
     if output is not None and output.suffix not in FORMATS:
         raise BertsmithError(f"{output} has an unknown file type: choose {', '.join(FORMATS)}")
     check_new_file(output)
-    texts = read_texts(source, reading, limit=limit) if os.path.isfile(source) else [check_text(source)]
+    texts = (
+        read_texts(source, reading, limit=limit) if os.path.isfile(source) else [check_source(source, output=output)]
+    )
     chunks = _EmbeddingChunks(Predictor.open(model, device=device, **opening), texts, options, quiet=quiet)
     result: dict[str, Any] = {"texts": len(texts)}
     if output is None:

@@ -24,7 +24,7 @@ from bertsmith.data.shards.format import (
     write_shard,
 )
 from bertsmith.data.shards.unknown_words import SPELLING
-from bertsmith.errors import BertsmithError, DataError
+from bertsmith.errors import DataError
 from bertsmith.system.durable import Disk, checksummed_json
 
 
@@ -40,6 +40,7 @@ class ShardBuilder:
         vocab_size: int,
         settings: dict[str, Any],
         shard_tokens: int = 2**24,
+        training: dict[str, Any] | None = None,
         disk: Disk | None = None,
     ) -> None:
         if invalid := [name for name in tokenizer_files if not shard_set.is_plain(name)]:
@@ -50,6 +51,7 @@ class ShardBuilder:
         self._spelling = bool(settings.get(SPELLING))
         self._dtype = token_type(vocab_size, spelling=self._spelling)
         self._tokenizer_files = tokenizer_files
+        self._training = training  # of a tokenizer that was trained for this set
         self._plan: dict[str, Any] = {
             "format": shard_set.INDEX_FORMAT,
             "fingerprint": fingerprint,
@@ -165,11 +167,7 @@ class ShardBuilder:
         folder, disk = self.folder, self._disk
         resuming = (folder / shard_set.BUILDING).exists()
         if not resuming and (folder / shard_set.INDEX).exists():
-            tokens = sum(split["tokens"] for split in shard_set.read_index(folder)["splits"].values())
-            raise BertsmithError(
-                f"{folder} already holds a finished shard set ({tokens:,} tokens): "
-                "choose another -o, or pass --overwrite"
-            )
+            raise shard_set.finished_set_error(folder)
         if resuming:
             self._compare_plans(shard_set.read_plan(folder / shard_set.BUILDING))
         shard_set.remove_leftovers(folder, self._plan if resuming else None, disk)
@@ -182,11 +180,7 @@ class ShardBuilder:
 
     def _compare_plans(self, before: dict[str, Any]) -> None:
         if changes := list(config.differences(before, self._plan | {"seal": before["seal"]})):
-            more = f" (and {len(changes) - 3} more)" if len(changes) > 3 else ""
-            raise BertsmithError(
-                f"{self.folder} holds an unfinished shard set with other settings: {'; '.join(changes[:3])}{more}: "
-                "choose another -o, or pass --overwrite"
-            )
+            raise shard_set.other_settings_error(self.folder, changes)
         self._plan = {key: before[key] for key in before if key != "seal"}
 
     def _copy_tokenizer(self) -> None:
@@ -196,6 +190,8 @@ class ShardBuilder:
             if not (folder / name).is_file() or (folder / name).read_bytes() != data:
                 self._disk.write_file(folder / name, [data])
         self._disk.sync_folder(folder)
+        if self._training is not None and not (self.folder / shard_set.TRAINING).exists():
+            self._disk.write_file(self.folder / shard_set.TRAINING, [checksummed_json(self._training)])
 
     def _resume_commits(self) -> None:
         parts = shard_set.shards_in(self.folder)

@@ -20,6 +20,7 @@ from bertsmith.system.durable import PARTIAL, Disk, checksummed_json, read_check
 SPLITS = ("train", "held-out")
 INDEX_FORMAT = 2  # of building.json and index.json; the shard files have a format of their own
 INDEX, BUILDING, TOKENIZER = "index.json", "building.json", "tokenizer"
+TRAINING = "tokenizer_training.json"  # the settings of a tokenizer that `prepare` trained; written after its files
 PLAN = ("format", "fingerprint", "vocab_size", "shard_tokens", "settings", "tokenizer")  # all of building.json
 SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-(\d{{5,}})\.shard")
 
@@ -66,7 +67,7 @@ def read_index(folder: Path) -> dict[str, Any]:
         found = f"is not a shard set, it has no {INDEX}" if folder.is_dir() else "does not exist"
         found = "is a file, not a shard set" if folder.is_file() else found
         corpus = folder if folder.is_file() else "CORPUS"
-        raise DataError(f"{folder} {found}: make one with `bertsmith prepare {corpus} --tokenizer DIR -o DIR`")
+        raise DataError(f"{folder} {found}: make one with `bertsmith prepare {corpus} -o DIR`")
     return read_plan(folder / INDEX)
 
 
@@ -75,7 +76,12 @@ def remove_leftovers(folder: Path, plan: dict[str, Any] | None, disk: Disk) -> N
 
     `plan` is building.json or the index; without either, only a partial building.json belongs to a shard set.
     """
-    expected = {INDEX, BUILDING, *(f"{TOKENIZER}/{file['name']}" for file in (plan or {"tokenizer": []})["tokenizer"])}
+    expected = {
+        INDEX,
+        BUILDING,
+        TRAINING,
+        *(f"{TOKENIZER}/{file['name']}" for file in (plan or {"tokenizer": []})["tokenizer"]),
+    }
     paths = list(folder.iterdir())
     inner = [path for path in paths if path.name.removesuffix(PARTIAL) == TOKENIZER and _is_folder(path)]
     if plan is not None:
@@ -118,6 +124,23 @@ def finished_index(folder: Path, plan: dict[str, Any]) -> dict[str, Any] | None:
     return index if same else None
 
 
+def finished_set_error(folder: Path) -> BertsmithError:
+    """The error of a build in the folder of another finished shard set."""
+    tokens = sum(split["tokens"] for split in read_index(folder)["splits"].values())
+    return BertsmithError(
+        f"{folder} already holds a finished shard set ({tokens:,} tokens): choose another -o, or pass --overwrite"
+    )
+
+
+def other_settings_error(folder: Path, changes: list[str]) -> BertsmithError:
+    """The error of a build in the folder of an unfinished shard set with other settings."""
+    more = f" (and {len(changes) - 3} more)" if len(changes) > 3 else ""
+    return BertsmithError(
+        f"{folder} holds an unfinished shard set with other settings: {'; '.join(changes[:3])}{more}: "
+        "choose another -o, or pass --overwrite"
+    )
+
+
 def remove_shard_set(folder: str | Path, *, disk: Disk | None = None) -> None:
     """Removes a finished or unfinished shard set from `folder`, for `--overwrite`; raises if it has other files.
 
@@ -137,6 +160,8 @@ def remove_shard_set(folder: str | Path, *, disk: Disk | None = None) -> None:
         for split, parts in shards_in(folder).items():  # train first: a train file makes a commit
             for part in reversed(parts):
                 disk.remove(folder / shard_name(split, part))
+        if (folder / TRAINING).exists():
+            disk.remove(folder / TRAINING)
         if _is_folder(folder / TOKENIZER):
             disk.remove_folder(folder / TOKENIZER)
         if (folder / BUILDING).exists():
@@ -179,6 +204,8 @@ def verify(folder: str | Path) -> Iterator[FileReport]:
         yield _verify_shard(folder / name, listed.get(name), indexed=plan is not None and "files" in plan)
     for file in (plan or {"tokenizer": []})["tokenizer"]:
         yield _verify_tokenizer_file(folder / TOKENIZER / file["name"], file)
+    if (folder / TRAINING).exists():
+        yield _verify_json(folder / TRAINING)
     for path in sorted([*folder.glob(f"*{PARTIAL}"), *folder.glob(f"{TOKENIZER}/*{PARTIAL}")]):
         yield FileReport(str(path.relative_to(folder)), False, "left by an interrupted build")
 
@@ -197,9 +224,17 @@ def _verify_shard(path: Path, listed: ShardEntry | None, *, indexed: bool) -> Fi
     return FileReport(path.name, True, "ok", entry.bytes, entry.tokens)
 
 
-def damaged_tokenizer_files(folder: Path) -> list[Path]:
-    """Files of the tokenizer in a finished set that are not those listed in its index."""
-    files = read_index(folder)["tokenizer"]
+def _verify_json(path: Path) -> FileReport:
+    try:
+        read_checksummed_json(path)
+    except (DataError, StorageError) as error:
+        return FileReport(path.name, False, str(error))
+    return FileReport(path.name, True, "ok", path.stat().st_size)
+
+
+def damaged_tokenizer_files(folder: Path, plan: dict[str, Any] | None = None) -> list[Path]:
+    """Files of the tokenizer that are not those listed in the plan, by default the index of a finished set."""
+    files = (plan or read_index(folder))["tokenizer"]
     reports = {folder / TOKENIZER / file["name"]: file for file in files}
     return [path for path, file in reports.items() if not _verify_tokenizer_file(path, file).ok]
 
