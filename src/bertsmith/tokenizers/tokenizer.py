@@ -94,6 +94,7 @@ class Tokenizer:
         self._roles = {role: self._ids[token] for role, token in special_tokens.roles().items()}
         added = backend.get_added_tokens_decoder().items()
         self.special_ids: frozenset[int] = frozenset(number for number, token in added if token.special)
+        self.unknown_ids: frozenset[int] = frozenset({self.unknown_id} - {-1})  # all tokens of unknown words
         self._ordinary_added = [token for _, token in added if not token.special]
         self.frame_ids: types.Frame = self.build_frame()
         self._cache = ChunkCache(self._encode_uncached, self.chunker(), id_dtype=self.id_dtype, limit=self.cache_limit)
@@ -176,6 +177,12 @@ class Tokenizer:
     def unknown_id(self) -> int:
         """-1 for vocabularies without an unknown token, such as most byte-level ones."""
         return self._roles.get("unknown", -1)
+
+    def is_unknown(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
+        """Whether each id is one of `unknown_ids`."""
+        found: NDArray[np.bool_]
+        found = ids == self.unknown_id if len(self.unknown_ids) < 2 else np.isin(ids, list(self.unknown_ids))
+        return found
 
     @property
     def vocab_size(self) -> int:
