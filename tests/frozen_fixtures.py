@@ -33,7 +33,7 @@ def saved(folder: Path, config: Any, tokenizer: Tokenizer) -> Path:
 
 def word_folder(folder: Path, **settings: Any) -> Path:
     """Word vectors of width 6."""
-    config = word_vectors.Config(vocab_size=WORDS.vocab_size, width=6, unknown_id=WORDS.unknown_id, **settings)
+    config = word_vectors.Config(vocab_size=WORDS.vocab_size, width=6, **settings)
     return saved(folder, config, WORDS)
 
 

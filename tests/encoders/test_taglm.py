@@ -117,6 +117,15 @@ def test_words_without_a_piece_and_texts_without_a_word_have_no_features(tmp_pat
     assert encoder(batch_of(tokenizer, "")).last_hidden.isfinite().all()
 
 
+@pytest.mark.parametrize("change", ['features=["lm"]', "cell=lstm", "hidden=8"])
+def test_its_settings_without_its_kind_name_the_kind(change: str, tmp_path: Path) -> None:
+    data = conll_file(tmp_path / "train.conll", 2)
+    settings = make_finetune_config("tagging", word_folder(tmp_path / "words"), {"train": data}, [f"encoder.{change}"])
+    expected = "word_vectors has no setting .*; it is one of taglm, over word vectors: add encoder.kind=taglm"
+    with pytest.raises(ConfigError, match=expected):
+        finetune(settings, tmp_path / "run", device="cpu", quiet=True)
+
+
 def test_texts_of_a_batch_do_not_affect_each_other(tmp_path: Path) -> None:
     encoder, tokenizer = built(tmp_path, lm_folder(tmp_path / "a"), bert_folder(tmp_path / "b"), features_at=[0, 1, 2])
     together = batch_of(tokenizer, *SENTENCES, pack=True, length=40)

@@ -12,6 +12,7 @@ from model_fixtures import randomize_weights
 import bertsmith
 from bertsmith.encoders import word_vectors
 from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.export.word_vectors import export_vectors
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
 from bertsmith.nn.subwords import ngram_rows
@@ -19,14 +20,18 @@ from bertsmith.tokenizers.spelling import spell
 from bertsmith.tokenizers.words import Rules, Words
 
 RULES = Rules()
-TOKENIZER = Words([*RULES.reserved(), "iron", "smith", "heats"], word_rules=RULES)
+WORDS = ["iron", "smith", "heats"]
+TOKENIZER = Words([*RULES.reserved(), *WORDS], word_rules=RULES)
+SHAPES = Rules(unknowns="classes")
+SHAPE_TOKENIZER = Words([*SHAPES.reserved(), *WORDS], word_rules=SHAPES)
+UNKNOWN = [{}, {"ngram_buckets": 5000}, {"unknown": "hashed"}, {"unknown": "characters", "ngram_buckets": 5000}]
 
 
-def saved(folder: Path, **settings: object) -> bertsmith.Predictor:
+def saved(folder: Path, tokenizer: Words = TOKENIZER, **settings: object) -> bertsmith.Predictor:
     """A model with random vectors that was written to a folder and loaded again."""
-    sizes = {"vocab_size": TOKENIZER.vocab_size, "width": 6, "unknown_id": TOKENIZER.unknown_id}
-    model = randomize_weights(Model.build(word_vectors.Config(**sizes, **settings), []))
-    save_model(model, TOKENIZER, folder / "m")
+    known = {"vocab_size": tokenizer.vocab_size, "width": 6, "unknown_ids": tuple(sorted(tokenizer.unknown_ids))}
+    model = randomize_weights(Model.build(word_vectors.Config(**known, **settings), []))
+    save_model(model, tokenizer, folder / "m")
     return bertsmith.load(folder / "m", device="cpu")
 
 
@@ -50,6 +55,22 @@ def test_unknown_words_differ_by_their_spelling(tmp_path: Path, settings: dict[s
     assert len({tuple(row.tolist()) for row in found}) == len(words)
     assert torch.equal(vectors(model, "ANVIL")[0], found[0]), "the vocabulary is lower-cased"
     assert torch.equal(vectors(model, "iron")[0], vectors(saved(tmp_path / "2", **settings), "iron")[0])
+
+
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, SHAPE_TOKENIZER], ids=["one", "classes"])
+@pytest.mark.parametrize("settings", UNKNOWN, ids=str)
+def test_unknown_words_of_each_class(tmp_path: Path, settings: dict[str, object], tokenizer: Words) -> None:
+    model = saved(tmp_path, tokenizer, **settings)
+    hyphen, other_hyphen, number, plain, other_plain = vectors(model, "red-hot", "ice-cold", "1,000", "anvil", "fire")
+    spelled = "unknown" in settings
+    assert torch.equal(hyphen, other_hyphen) is not spelled
+    assert torch.equal(plain, other_plain) is not spelled
+    shared = not spelled and tokenizer is TOKENIZER
+    assert torch.equal(hyphen, plain) is torch.equal(hyphen, number) is shared
+    if not spelled:
+        table = model.model.encoder.token_embeddings
+        token = "<unk:hyphen>" if tokenizer is SHAPE_TOKENIZER else "<unk>"
+        assert torch.equal(hyphen, table[tokenizer.token_to_id(token)]), "no n-grams of the token's name"
 
 
 def test_an_encoder_that_reads_characters_has_no_onnx_graph(tmp_path: Path) -> None:
@@ -81,6 +102,20 @@ def test_neighbours(tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="not in the vocabulary"):
         saved(tmp_path / "2").neighbours("irons")
     assert [one.word for one in model.neighbours(["iron", "smith"], minus=["heats"])] == []
+
+
+def test_neighbours_and_export_leave_out_the_unknown_tokens_of_word_shapes(tmp_path: Path) -> None:
+    model = saved(tmp_path, SHAPE_TOKENIZER)
+    assert {one.word for one in model.neighbours("iron", top_k=100)} == {"smith", "heats"}
+    with pytest.raises(BertsmithError, match="red-hot is not in the vocabulary"):
+        model.neighbours("red-hot")
+    export_vectors(tmp_path / "m", tmp_path / "vectors.txt", form="glove")
+    assert [line.split()[0] for line in (tmp_path / "vectors.txt").read_text().splitlines()] == WORDS
+
+
+def test_words_of_a_class_have_neighbours_by_their_spelling(tmp_path: Path) -> None:
+    model = saved(tmp_path, SHAPE_TOKENIZER, unknown="hashed")
+    assert model.neighbours("red-hot") != model.neighbours("ice-cold")
 
 
 @pytest.mark.parametrize("wrong", [{"unknown": "characters"}, {"width": 0}, {"min_ngram": 7}, {"unknown": "none"}])

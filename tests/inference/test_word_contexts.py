@@ -65,6 +65,9 @@ def test_the_command_compares_models(tmp_path: Path) -> None:
     assert (first["layer"], second["layer"]) == (2, 0)
     assert second["similarity"][0][1] == 1
     assert first["sentences"][0] == {"text": "the Paris of Anna", "word": "Paris", "start": 4, "end": 9}
+    options = ["--with", words, "--layer", "1", "--layer", "-1", "--device", "cpu", "--json"]
+    done = call("neighbours", bert, *SENTENCES, *options)
+    assert [one["layer"] for one in json.loads(done.stdout)["models"]] == [1, 0]
     shown = call("neighbours", words, *SENTENCES, "--device", "cpu").stdout
     assert "the play of Anna" in shown
     refused = call("neighbours", words, SENTENCES[0], "paris", "--device", "cpu")
@@ -75,6 +78,22 @@ def test_the_command_compares_models(tmp_path: Path) -> None:
         assert "--with and --layer are for words in sentences" in refused.stderr
     refused = call("neighbours", words, "", "--device", "cpu")
     assert refused.stderr == "bertsmith: '' is not in the vocabulary of this model: choose another word\n"
+
+
+def test_a_layer_that_a_model_lacks_is_an_error_that_names_the_model(tmp_path: Path) -> None:
+    words, bert = word_folder(tmp_path / "words"), bert_folder(tmp_path / "bert")
+    for layers, expected in (
+        (
+            ["1"],
+            f"--layer 1: {words} has only layer 0, the embeddings; choose another, such as -1 (the last), or give ",
+        ),
+        (["-4", "0"], f"--layer -4: {bert} has layers 0 (the embeddings) to 2; choose another, such as -1 (the last),"),
+        (["0", "0", "0"], "--layer is given 3 times for 2 models: give it once, or once for each in order"),
+    ):
+        options = [part for layer in layers for part in ("--layer", layer)]
+        refused = call("neighbours", bert, *SENTENCES, "--with", words, *options, "--device", "cpu")
+        assert refused.returncode != 0
+        assert refused.stderr.startswith(f"bertsmith: {expected}")
 
 
 def test_invalid_sentences_are_errors(tmp_path: Path) -> None:

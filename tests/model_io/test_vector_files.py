@@ -77,6 +77,18 @@ def test_errors_of_damaged_files_name_file_and_line(contents: bytes, message: st
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_binary_model_of_fasttext_names_the_readable_file(zipped: bool, tmp_path: Path) -> None:
+    version, settings = 12, np.arange(13, dtype="<i4").tobytes()
+    data = np.array([793712314, version], "<i4").tobytes() + settings + b"</s>\0" + bytes(100)
+    source = tmp_path / ("cc.en.5.bin" + ".gz" * zipped)
+    source.write_bytes(gzip.compress(data) if zipped else data)
+    with pytest.raises(DataError) as error:
+        import_folder(source, tmp_path / "m")
+    expected = f"{source} is fastText's binary model, which cannot be read: pass the .vec file that fastText writes"
+    assert str(error.value).startswith(expected)
+
+
 def test_only_word_vectors_are_exported(tmp_path: Path) -> None:
     words = tokenizer()
     save_model(Model.build(small_bert_config(vocab_size=words.vocab_size), []), words, tmp_path / "bert")

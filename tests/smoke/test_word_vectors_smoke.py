@@ -20,7 +20,8 @@ SIZES = [
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     base = tmp_path_factory.mktemp("vectors")
-    with workspace_of(base, "word_vectors/tiny", *SIZES, tokenizer=["--kind", "words"], between=" ") as result:
+    tokenizer = ["--kind", "words", "--set", "unknowns=classes"]
+    with workspace_of(base, "word_vectors/tiny", *SIZES, tokenizer=tokenizer, between=" ") as result:
         yield result
 
 
@@ -53,3 +54,5 @@ def test_the_vectors_can_be_fine_tuned(workspace: Path) -> None:
     predictor = load(output / "best")
     assert predictor.predict(["iron the smith strikes iron and iron"])[0]["label"] == "iron"
     assert predictor.tokenizer.spells, "the spelling of unknown words reaches the encoder"
+    first, second = predictor.embed_all(["white-hot", "ice-cold"]).vectors
+    assert (first[1] != second[1]).any(), "unknown words of one class"

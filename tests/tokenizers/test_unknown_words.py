@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bertsmith.reports.terminal import encoding_facts
 from bertsmith.tokenizers import byte_bpe, unigram
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.tokenizers.unknown_words import UnknownWords, unknown_words
 from bertsmith.tokenizers.wordpiece import WordPiece
+from bertsmith.tokenizers.words import Rules, Words
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", ".", "北"]
 
@@ -26,6 +28,14 @@ def test_a_word_with_one_unknown_character_is_unknown() -> None:
     pieces += [("▁", -3.0), ("▁cat", -1.0), ("a", -2.0), ("s", -2.0)]
     tokenizer = unigram.Unigram.build(pieces)
     assert unknown_words(tokenizer, ["cat cats caqs"]) == UnknownWords(1 / 3, ("caqs",))
+
+
+def test_words_of_every_shape_are_unknown() -> None:
+    rules = Rules(unknowns="classes")
+    tokenizer = Words([*rules.reserved(), "the", "iron"], word_rules=rules)
+    assert unknown_words(tokenizer, ["the red-hot iron 1,000 anvil"]).share == 3 / 5
+    encoded = [tokenizer.encode("the red-hot iron 1,000 anvil")]
+    assert encoding_facts(tokenizer, ["the red-hot iron 1,000 anvil"], encoded)["unknown"] == 3
 
 
 def test_no_word_is_unknown_to_bytes() -> None:

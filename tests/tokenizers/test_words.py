@@ -193,6 +193,14 @@ def test_texts_that_spell_a_mark_do_not_become_one() -> None:
     assert len(tokenizer.tokens()) == len(set(tokenizer.tokens()))
 
 
+def test_the_unknown_tokens_of_word_shapes_are_special_tokens() -> None:
+    tokenizer = learn(unknowns="classes")
+    ids = tokenizer.encode("the red-hot 1,200 anvil").ids
+    assert tokenizer.is_unknown(ids).tolist() == [False, True, True, True]
+    assert tokenizer.unknown_ids <= tokenizer.special_ids
+    assert tokenizer.decode(ids) == "the"
+
+
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_the_contract_of_tokenizers_holds_for_every_setting(settings: dict[str, Any], tmp_path: Path) -> None:
     tokenizer = learn(**settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -21,6 +22,7 @@ POOLING_HELP = (
 )
 RANK_PROMPT_HELP = 'Name of the {0} prompt of an embedding model; "" for none; default: "{0}", if the folder has it.'
 PROMPT_HELP = 'Name of a prompt of a sentence-transformers folder; "" for none; default: its default prompt.'
+LAYER_HELP = "With sentences: layer to compare; 0: embeddings, -1: last. Or repeat it, one for each model."
 WORDS_HELP = "Words, each with its own neighbours; or sentences with one marked word each: 'the *play* began'."
 NORMALIZE_HELP = "Scale the vectors to length 1; default: as configured in a sentence-transformers folder, else no."
 NO_ANSWER_HELP = "Predict no answer if it outscores the best answer by MARGIN; default: the model's threshold."
@@ -308,9 +310,7 @@ def neighbours(
     minus: Annotated[
         list[str] | None, opt.option("--minus", "Subtract the vector of this word; may be repeated.", "W")
     ] = None,
-    layer: Annotated[
-        int, typer.Option(help="With sentences: layer to compare; 0 is the embedding layer, -1 the last layer.")
-    ] = -1,
+    layer: Annotated[list[int] | None, opt.option("--layer", LAYER_HELP, "N")] = None,
     other: Annotated[
         list[Path] | None, opt.option("--with", "With sentences: show this model too; may be repeated.", "FOLDER")
     ] = None,
@@ -330,13 +330,14 @@ def neighbours(
             raise BertsmithError("--plus and --minus are for words without a sentence")
         folders = [model, *(other or ())]
         loaded = [load(one, device=device, **(opening if one == model else {})) for one in folders]
+        layers = _layer_of_each(folders, [one.model.encoder.layers for one in loaded], layer or [-1])
         compared = [
-            {"model": str(folder), **one.word_contexts(words, layer=layer).to_json()}
-            for folder, one in zip(folders, loaded, strict=True)
+            {"model": str(folder), **one.word_contexts(words, layer=number).to_json()}
+            for folder, one, number in zip(folders, loaded, layers, strict=True)
         ]
         opt.print_result({"models": compared}, as_json, lambda: terminal_predictions.word_contexts(compared))
         return
-    if other or layer != -1:
+    if other or layer:
         raise BertsmithError("--with and --layer are for words in sentences, each marked as in: the *play* began")
     for word in (*words, *(plus or ()), *(minus or ())):
         check_text(word)
@@ -347,6 +348,21 @@ def neighbours(
         nearest = index.neighbours([word, *(plus or ())], minus=minus or (), top_k=top_k)
         found.append({"word": word, "neighbours": [asdict(one) for one in nearest]})
     opt.print_result({"words": found}, as_json, lambda: terminal_predictions.neighbours(found))
+
+
+def _layer_of_each(folders: Sequence[Path], counts: Sequence[int], layers: Sequence[int]) -> list[int]:
+    """One layer for all models, or one for each; `counts`: how many layers each has."""
+    if len(layers) not in (1, len(folders)):
+        raise BertsmithError(
+            f"--layer is given {len(layers)} times for {len(folders)} models: give it once, or once for each in order"
+        )
+    chosen = [*layers] * (len(folders) // len(layers))
+    for folder, count, layer in zip(folders, counts, chosen, strict=True):
+        if not -count - 1 <= layer <= count:
+            has = f"layers 0 (the embeddings) to {count}" if count else "only layer 0, the embeddings"
+            each = ", or give --layer once for each model in order" if len(folders) > 1 else ""
+            raise BertsmithError(f"--layer {layer}: {folder} has {has}; choose another, such as -1 (the last){each}")
+    return chosen
 
 
 def _read_text(source: str, encoding: str, errors: str) -> str:

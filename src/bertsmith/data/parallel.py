@@ -225,7 +225,7 @@ def check_targets(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
     compared, changed = 0, list[tuple[str, str]]()
     for text in (pair.split("\n")[1] for pair in texts[:CHECKED]):
         ids = tokenizer.encode(text).ids
-        if tokenizer.unknown_id in ids:
+        if tokenizer.is_unknown(ids).any():
             continue
         compared += 1
         decoded = tokenizer.decode(ids)

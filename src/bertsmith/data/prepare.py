@@ -117,7 +117,7 @@ def _measure_texts(
         "words": sum(len(text.split()) for text in texts),
         "bytes": sum(len(text.encode()) for text in texts),
         "tokens": len(tokens),
-        "unknown": int(np.count_nonzero(tokens == loaded.unknown_id)),
+        "unknown": int(np.count_nonzero(loaded.is_unknown(tokens))),
     }
     return counts, np.unique(tokens)
 
@@ -278,7 +278,7 @@ def preview(
     else:
         loaded = _loaded(tokenizer)
     tokens = work_units.encode_texts(unit.texts, loaded, corpus.pairs)[0].tokens
-    is_unknown = (tokens == loaded.unknown_id) | (tokens >= loaded.vocab_size)
+    is_unknown = loaded.is_unknown(tokens) | (tokens >= loaded.vocab_size)
     fraction = unit.bytes_read / corpus.bytes_total if unit.characters >= sample else 1.0
     return {
         "files": len(corpus.files),

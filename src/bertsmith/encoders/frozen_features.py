@@ -7,14 +7,14 @@ words of each text, joined by spaces. T flat tokens of the batch, P flat pieces 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertsmith.config import Registry
+from bertsmith.config import Registry, find_kind, kinds
 from bertsmith.data.collate import collate
 from bertsmith.encoders.encoder import FOLDER, Encoder
 from bertsmith.encoders.word_alignment import AlignedText, align, words_of
@@ -62,6 +62,13 @@ class FeatureConfig:
             raise ConfigError(f"{setting} is for features of frozen encoders: set features=[FOLDER], or leave it out")
         if self.feature_layers != "mix":
             raise ConfigError("mix_layer_norm and mix_l2 need the weighted sum of layers: set feature_layers=mix")
+
+
+def kinds_over_words(setting: str = "") -> list[str]:
+    """The encoders that are built over the one of a model folder; only those with that setting, where it is given."""
+    configs = {name: find_kind(FOLDER, name).Config for name in kinds(FOLDER)}
+    over = {name: cls for name, cls in configs.items() if hasattr(cls, "built_over")}
+    return [name for name, cls in over.items() if not setting or setting in {item.name for item in fields(cls)}]
 
 
 def freeze(module: nn.Module) -> nn.Module:

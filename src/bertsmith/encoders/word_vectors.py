@@ -34,10 +34,10 @@ class Config:
     vocab_size: int = 30_000  # rows of the table; pre-training takes its tokenizer's, rounded up
     width: int = 200  # of a vector
     padding_id: int = 0  # the token that fills rows
-    # of a word outside of the vocabulary: the row of the unknown token; a fixed random vector by a hash of its
+    # of a word outside of the vocabulary: the row of its unknown token; a fixed random vector by a hash of its
     # spelling; or the mean of its character n-grams
     unknown: UnknownWords = "vector"
-    unknown_id: int = 1  # the token of such words
+    unknown_ids: tuple[int, ...] = (1,)  # the tokens of such words: one, or one for each word shape
     ngram_buckets: int = 0  # rows of the table of character n-grams; fastText: 2,000,000; 0: no n-grams
     min_ngram: int = 3  # characters of the shortest n-grams
     max_ngram: int = 6  # characters of the longest n-grams
@@ -132,7 +132,7 @@ class WordVectors(Encoder):
             return vectors_RD
         characters_RC = batch.characters.flatten(0, 1)
         characters_RC = characters_RC if indices is None else characters_RC[indices]
-        unknown = (ids_R == self.config.unknown_id).nonzero()[:, 0]
+        unknown = torch.isin(ids_R, ids_R.new_tensor(self.config.unknown_ids)).nonzero()[:, 0]
         spelled = self.spelled_vectors(characters_RC[unknown]).to(vectors_RD.dtype)
         return vectors_RD.index_copy(0, unknown, spelled)
 

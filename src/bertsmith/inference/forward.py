@@ -244,13 +244,12 @@ class TextModel:
 
     def check_words(self, *texts: str) -> None:
         """Warns of unknown words, once per predictor; of many texts the first ones are checked."""
-        if not self.unknown_words_reported and self.tokenizer.unknown_id >= 0:
+        if not self.unknown_words_reported and self.tokenizer.unknown_ids:
             sample = [text[:MAX_CHARACTERS] for text in texts[:CHECKED_TEXTS]]
             self._check_ids(self.tokenizer.encode_ids(sample)[0], sample)
 
     def _check_ids(self, ids: NDArray[Any], texts: Sequence[str]) -> None:
-        unknown = self.tokenizer.unknown_id
-        if not self.unknown_words_reported and unknown >= 0 and (ids == unknown).any():  # almost always not
+        if not self.unknown_words_reported and self.tokenizer.is_unknown(ids).any():  # almost always not
             sample = [text[:MAX_CHARACTERS] for text in texts[:CHECKED_TEXTS]]
             self.unknown_words_reported = check_unknown_words(self.tokenizer, sample) > LIMIT
 

@@ -17,6 +17,7 @@ import torch
 from bertsmith import config as registry
 from bertsmith.encoders import encoder as encoders
 from bertsmith.encoders.encoder import Encoder
+from bertsmith.encoders.frozen_features import kinds_over_words
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.checksums import CHECKSUMS, checksums_file, verify_checksums
 from bertsmith.model_io.folder_tokenizer import fitted_to, read_tokenizer, vocabulary_of
@@ -75,9 +76,9 @@ def build_over(
     cls = registry.find_kind(encoders.FOLDER, kind).Config
     field = getattr(cls, "built_over", None)
     if field is None:
-        known = [name for name in registry.kinds(encoders.FOLDER) if _built_over(name)]
-        raise ConfigError(f"encoder.kind={kind} is not built over another encoder, only {', '.join(known)}")
-    if _built_over(type(getattr(words, "config")).__module__.rpartition(".")[2]):  # noqa: B009
+        known = ", ".join(kinds_over_words())
+        raise ConfigError(f"encoder.kind={kind} is not built over another encoder, only {known}")
+    if hasattr(getattr(words, "config"), "built_over"):  # noqa: B009
         raise ConfigError(
             f"{folder} has the encoder {kind} already: leave out encoder.kind and the settings of its layers"
         )
@@ -103,10 +104,6 @@ def build_over(
         part.encoder.load_state_dict(one.state_dict())
         part.tokenizer = fitted_to(part.encoder, its_tokenizer)
     return encoder, fitted_to(encoder, tokenizer)
-
-
-def _built_over(kind: str) -> bool:
-    return hasattr(registry.find_kind(encoders.FOLDER, kind).Config, "built_over")
 
 
 def with_heads(

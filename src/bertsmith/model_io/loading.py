@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bertsmith import config as registry
 from bertsmith.config import did_you_mean
 from bertsmith.encoders.encoder import Encoder, EncoderConfig
-from bertsmith.encoders.frozen_features import is_frozen
+from bertsmith.encoders.frozen_features import is_frozen, kinds_over_words
 from bertsmith.errors import BertsmithError, ConfigError, DataError, FolderWarning
 from bertsmith.model_io.folder_tokenizer import check_fits, vocabulary_of
 from bertsmith.model_io.huggingface.format import TransformersFormat, architectures_of, format_of_config
@@ -284,6 +284,9 @@ def with_settings(config: Any, *, dropout: float | None, changes: Mapping[str, A
             raise ConfigError(f"dropout={dropout:g}: {kind} has no single dropout; its settings are {options}")
         config = replace(config, **dict.fromkeys(names, dropout))
     for name in changes:
+        if name not in known and (others := kinds_over_words(name)):
+            advice = f"it is one of {' and '.join(others)}, over word vectors: add encoder.kind={others[0]}"
+            raise ConfigError(f'encoder.{name}: {kind} has no setting "{name}"; {advice}')
         if name not in free:
             others = f", only {', '.join(free)}{did_you_mean(name, free)}" if free else f", nor any setting of {kind}"
             raise ConfigError(f"encoder.{name} cannot be changed in fine-tuning{others}")

@@ -33,6 +33,7 @@ MAX_LINE_BYTES = 1 << 20  # of one line or word
 MAX_WIDTH = 1 << 16
 GROUP = 512  # words that are parsed at once
 BINARY = ".bin"
+FASTTEXT = (793712314).to_bytes(4, "little")  # fastText: fasttext.cc, FASTTEXT_FILEFORMAT_MAGIC_INT32
 Vectors = NDArray[np.float32]
 
 
@@ -126,6 +127,11 @@ def read_vectors(path: Path, *, wanted: Container[str] | None = None, limit: int
     """
     result = VectorFile(wanted=wanted, limit=limit)
     with _opened(path) as file:
+        if file.peek(4)[:4] == FASTTEXT:  # type: ignore[attr-defined]
+            raise DataError(
+                f"{path} is fastText's binary model, which cannot be read: pass the .vec file that fastText writes "
+                "beside it"
+            )
         first = _line(file, path, 1)
         header = _header(first)
         if header is not None and _is_binary(path, file):

@@ -81,7 +81,7 @@ def tokenizer_card(tokenizer: Tokenizer, **facts: Any) -> None:
 
 def encoding_facts(tokenizer: Tokenizer, texts: Sequence[str], encoded: Sequence[Encoded]) -> dict[str, Any]:
     """The tokens of one text, or of a pair, with special tokens."""
-    unknown = sum(int(np.count_nonzero(one.ids == tokenizer.unknown_id)) for one in encoded)
+    unknown = sum(int(np.count_nonzero(tokenizer.is_unknown(one.ids))) for one in encoded)
     tokens = sum(map(len, encoded))
     row = tokenizer.frame(*encoded, max_length=tokens + len(tokenizer.frame_ids.pair))
     return {
@@ -101,7 +101,7 @@ def encoding_table(
 ) -> None:
     """The text with its tokens coloured, then one row per token of the input with special tokens."""
     for text, one in zip(texts, encoded, strict=True):
-        console.print(_coloured(text, one, tokenizer.unknown_id))
+        console.print(_coloured(text, one, tokenizer))
     rows = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("", "token", "id", "segment", "start", "end"):
         rows.add_column(heading, justify="left" if heading == "token" else "right")
@@ -110,7 +110,7 @@ def encoding_table(
         if index == MAX_ROWS:
             rows.add_row("…", f"{len(facts['ids']) - MAX_ROWS} more (--json shows all)", "", "", "", "")
             break
-        style = "red" if number == tokenizer.unknown_id else "dim" if source < 0 else ""
+        style = "red" if number in tokenizer.unknown_ids else "dim" if source < 0 else ""
         offsets = ("", "") if source < 0 else (str(start), str(end))
         rows.add_row(str(index), Text(token), str(number), str(segment), *offsets, style=style)
     console.print(rows)
@@ -122,14 +122,14 @@ def encoding_table(
 
 def encoding_sample(tokenizer: Tokenizer, text: str, encoded: Encoded) -> None:
     """The coloured text and its tokens on two lines."""
-    console.print(_coloured(text, encoded, tokenizer.unknown_id))
+    console.print(_coloured(text, encoded, tokenizer))
     console.print(Text("  " + " ".join(tokenizer.id_to_token(int(number)) for number in encoded.ids), style="dim"))
 
 
-def _coloured(text: str, encoded: Encoded, unknown_id: int) -> Text:
-    coloured = Text(text)
+def _coloured(text: str, encoded: Encoded, tokenizer: Tokenizer) -> Text:
+    coloured, unknown = Text(text), tokenizer.unknown_ids
     for index, (number, (start, end)) in enumerate(zip(encoded.ids.tolist(), encoded.offsets.tolist(), strict=True)):
-        coloured.stylize(UNKNOWN_STYLE if number == unknown_id else TOKEN_STYLES[index % 2], start, end)
+        coloured.stylize(UNKNOWN_STYLE if number in unknown else TOKEN_STYLES[index % 2], start, end)
     return coloured
 
 

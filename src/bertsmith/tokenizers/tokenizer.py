@@ -95,15 +95,15 @@ class Tokenizer:
         self, backend: tokenizers.Tokenizer, *, special_tokens: SpecialTokens, max_length: int = MAX_LENGTH
     ) -> None:
         backend.encode_special_tokens = True  # spellings of special tokens in a text are ordinary text
-        self.backend = backend
-        self.special_tokens = special_tokens
+        self.backend, self.special_tokens = backend, special_tokens
         self.max_length = max_length  # `model_max_length` in the folder
-        vocabulary = backend.get_vocab(with_added_tokens=True)
-        self._tokens = folder.tokens_in_id_order(vocabulary, f"this {self.kind} vocabulary")
+        self._tokens = folder.tokens_in_id_order(backend.get_vocab(), f"this {self.kind} vocabulary")
         self._ids = {token: number for number, token in enumerate(self._tokens)}
         self._roles = {role: self._ids[token] for role, token in special_tokens.roles().items()}
         added = backend.get_added_tokens_decoder().items()
         self.special_ids: frozenset[int] = frozenset(number for number, token in added if token.special)
+        self.unknown_id: int = self._roles.get("unknown", -1)  # -1: none, as in most byte-level vocabularies
+        self.unknown_ids = frozenset({self.unknown_id} - {-1})  # all tokens of unknown words
         self._ordinary_added = [token for _, token in added if not token.special]
         self.frame_ids: types.Frame = self.build_frame()
         self._cache = ChunkCache(self._encode_uncached, self.chunker(), id_dtype=self.id_dtype, limit=self.cache_limit)
@@ -186,10 +186,10 @@ class Tokenizer:
             self.id_to_token(number)
         return self.backend.decode(numbers, skip_special_tokens=skip_special_tokens)
 
-    @property
-    def unknown_id(self) -> int:
-        """-1 for vocabularies without an unknown token, such as most byte-level ones."""
-        return self._roles.get("unknown", -1)
+    def is_unknown(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
+        """Whether each id is one of `unknown_ids`."""
+        one: NDArray[np.bool_] = ids == self.unknown_id
+        return one if len(self.unknown_ids) < 2 else np.isin(ids, list(self.unknown_ids))
 
     @property
     def vocab_size(self) -> int:

@@ -39,7 +39,7 @@ def unknown_words(tokenizer: Tokenizer, texts: Iterable[str], *, max_words: int 
         for text, encoded in zip(group, tokenizer.encode_batch(group), strict=True):
             begins = _word_begins(text, encoded)
             total += len(begins)
-            is_unknown = encoded.ids == tokenizer.unknown_id
+            is_unknown = tokenizer.is_unknown(encoded.ids)
             for begin, end in pairwise([*begins, len(encoded)]):
                 if is_unknown[begin:end].any():
                     first, last = int(encoded.offsets[begin, 0]), int(encoded.offsets[end - 1, 1])

@@ -252,6 +252,8 @@ class Words(PythonTokenizer):
         super().__init__(tokens, special_tokens=SPECIALS, max_length=max_length)
         self._words = {token: number for token, number in self._ids.items() if number >= len(reserved)}
         self._shapes = {name: self._ids[f"<unk:{name}>"] for name in SHAPES if f"<unk:{name}>" in reserved}
+        self.unknown_ids |= {*self._shapes.values()}
+        self.special_ids |= self.unknown_ids
 
     @property
     def splits_at_white_space(self) -> bool:  # type: ignore[override]
@@ -265,7 +267,7 @@ class Words(PythonTokenizer):
         """As `encode_ids`, with the spelling of unknown words; not with ULMFiT's markers."""
         if self.word_rules.marks:
             return None
-        return SpelledIdEncoder(self, {self.unknown_id, *self._shapes.values()})
+        return SpelledIdEncoder(self, self.unknown_ids)
 
     def tokenize(self, text: str) -> Iterable[Token]:
         for number, (tokens, begin, end) in enumerate(self.word_rules.normalized_words(text)):

@@ -23,7 +23,7 @@ from bertsmith.tokenizers.tokenizer import Tokenizer
 # settings of training and of the tokenizer, which a recipe may choose anew
 FREE = (
     *("dropout", "attention_dropout", "pooler", "pooler_dropout", "initializer_range", "truncated_init"),
-    *("depth_scaled", "vocab_size", "padding_id"),
+    *("depth_scaled", "vocab_size", "padding_id", "unknown_ids"),
     *("input_dropout", "hidden_dropout", "embedding_dropout", "weight_dropout", "dropout_scale", "bptt"),
 )
 GROWING = ("layers", "max_positions")  # may be larger than the folder's; what is added is new

@@ -67,12 +67,12 @@ def token_logits(predictor: Predictor, batch: Batch, head: str) -> Tensor:
 class _Sum:
     """Nats and bytes of predicted tokens; an unknown word costs its spelling too."""
 
-    def __init__(self, unknown: int) -> None:
-        self.unknown, self.nats, self.bytes, self.unknown_bytes, self.tokens = unknown, 0.0, 0, 0, 0
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.nats, self.bytes, self.unknown_bytes, self.tokens = tokenizer, 0.0, 0, 0, 0
 
     def add(self, ids: NDArray[np.int64], sizes: NDArray[np.int64], nats: NDArray[np.float64]) -> None:
         """Tokens with their bytes and nats."""
-        out_of_vocabulary = int(sizes[ids == self.unknown].sum())
+        out_of_vocabulary = int(sizes[self.tokenizer.is_unknown(ids)].sum())
         self.nats += float(nats.sum()) + BYTE * out_of_vocabulary
         self.bytes, self.tokens = self.bytes + int(sizes.sum()), self.tokens + len(ids)
         self.unknown_bytes += out_of_vocabulary
@@ -89,7 +89,7 @@ def token_bytes(text: str, encoded: Encoded) -> NDArray[np.int64]:
 
 
 def _causal(predictor: Predictor, texts: Sequence[str]) -> TextLoss:
-    total = _Sum(predictor.tokenizer.unknown_id)
+    total = _Sum(predictor.tokenizer)
     for text, scored in zip(texts, predictor.score(list(texts)), strict=True):
         encoded = predictor.tokenizer.encode(text)
         nats = np.array([np.nan if one["surprisal"] is None else one["surprisal"] for one in scored["tokens"]])
@@ -100,7 +100,7 @@ def _causal(predictor: Predictor, texts: Sequence[str]) -> TextLoss:
 
 def _both_directions(predictor: Predictor, texts: Sequence[str]) -> TextLoss:
     """Tokens inside of a window are predicted twice: from those before them and from those after them."""
-    total, padding_id = _Sum(predictor.tokenizer.unknown_id), predictor.tokenizer.padding_id
+    total, padding_id = _Sum(predictor.tokenizer), predictor.tokenizer.padding_id
     for rows, sizes in _batches(predictor, texts):
         batch = collate(rows, length=WINDOW, padding_id=padding_id)
         inside = np.concatenate([index * WINDOW + np.arange(1, len(row) - 1) for index, row in enumerate(rows)])
@@ -121,7 +121,7 @@ def _nats(logits: Tensor, labels: Tensor) -> NDArray[np.float64]:
 
 
 def _masked(predictor: Predictor, texts: Sequence[str]) -> TextLoss:
-    tokenizer, total = predictor.tokenizer, _Sum(predictor.tokenizer.unknown_id)
+    tokenizer, total = predictor.tokenizer, _Sum(predictor.tokenizer)
     generator, ordinary = np.random.default_rng(0), ordinary_ids(tokenizer)
     for rows, sizes in _batches(predictor, texts):
         masked = [mask_tokens(row, tokenizer, generator, ordinary=ordinary) for row in rows]
@@ -170,7 +170,7 @@ def mask_tokens(
     row: Row, tokenizer: Tokenizer, generator: np.random.Generator, *, ordinary: NDArray[np.int64]
 ) -> tuple[Row, NDArray[np.int64], NDArray[np.int64]]:
     """The row with 15 % of its tokens masked, unchanged or replaced (80/10/10), their positions and their labels."""
-    candidates = (row.sequence_ids == 0) & (row.ids != tokenizer.unknown_id)
+    candidates = (row.sequence_ids == 0) & ~tokenizer.is_unknown(row.ids)
     positions = np.flatnonzero(candidates & (generator.random(len(row)) < MASK_RATE))
     labels, draws = row.ids[positions].astype(np.int64), generator.random(len(positions))
     other = ordinary[generator.integers(len(ordinary), size=len(positions))]
