@@ -99,7 +99,6 @@ def make_trainer(
         stop_signal=stop_signal,
         seed=recipe.seed,
         columns=loader.packing if recipe.by_column else None,
-        tied_on_top=True,
     )
 
 

@@ -50,13 +50,9 @@ class Trainer:
         stop_signal: StopSignal | None = None,
         seed: int = 0,
         columns: Packing | None = None,
-        tied_on_top: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`columns`: the packing of the batches, where rows continue those of the step before.
-
-        `tied_on_top`: token tables that are also the output of a head belong to the top layer group.
-        """
+        """`columns`: the packing of the batches, where rows continue those of the step before."""
         self.model, self.batches, self.plan = model, batches, plan
         self.compute, self.world = compute or ComputeConfig(), world or World()
         self.stop_signal = stop_signal or StopSignal()
@@ -65,7 +61,8 @@ class Trainer:
             model, precision=precision, compute=self.compute, world=self.world, seed=seed
         )
         self.parallel = self.forward_backward.parallel
-        self.weights = self.parallel.weights(model.layer_groups(), top=model.tied_tables() if tied_on_top else ())
+        top = model.tied_tables() if plan.tied_on_top else ()
+        self.weights = self.parallel.weights(model.layer_groups(), top=top)
         self.optimizer = optimizer.build(self.weights)
         self.sharded = self.compute.fsdp and self.world.size > 1
         if self.optimizer.sparse and not self.forward_backward.uses_cuda_graphs:  # graphs have fixed shapes
