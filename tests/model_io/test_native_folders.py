@@ -10,17 +10,18 @@ import pytest
 import torch
 from extension_fixtures import BILSTM, extensions
 from finetune_fixtures import METALS, QUICK, made_up, write
+from frozen_fixtures import WORDS
 from model_io.folder_fixtures import tokenizer
 
 import bertsmith
 from bertsmith import recipes
 from bertsmith.data import prepare
-from bertsmith.encoders import bert
+from bertsmith.encoders import awd_lstm, bert
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StoppedError
 from bertsmith.model_io.folder_tokenizer import vocabulary_of
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
-from bertsmith.objectives import classify, masked_lm, replaced_token, span, tag
+from bertsmith.objectives import causal_lm, classify, masked_lm, replaced_token, span, tag
 from bertsmith.tokenizers.wordpiece import Config as WordPiece
 from bertsmith.training.finetune import finetune
 from bertsmith.training.pretrain import pretrain
@@ -193,3 +194,25 @@ def test_weights_are_those_of_the_state_dict(tmp_path: Path) -> None:
     stored = load_file(tmp_path / "m" / "model.safetensors")
     assert set(stored) == set(model.state_dict())
     assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_language_model_of_columns_reads_texts_as_in_its_stream(tmp_path: Path, backward: bool) -> None:
+    """In fine-tuning, in a saved model and in inference; the tokenizer itself stays that of the shards."""
+    config = awd_lstm.Config(layers=1, width=8, hidden=8, vocab_size=WORDS.vocab_size, backward=backward)
+    save_model(Model.build(config, [causal_lm.Config()]), WORDS, tmp_path / "lm")
+    model, words, _ = open_for(tmp_path / "lm", [classify.Config(labels=("a", "b"), pooling="concat")])
+    save_model(model, words, tmp_path / "tuned")
+    _, again, _ = open_model(tmp_path / "tuned")
+    expected = ["anna", "lives", "</s>"] if backward else ["</s>", "anna", "lives"]
+    pair = [*expected, *(["in", "paris", "</s>"] if backward else ["</s>", "in", "paris"])]
+    for one in (words, again):
+        row = one.frame(one.encode("Anna lives"), max_length=9)
+        assert [one.id_to_token(number) for number in row.ids.tolist()] == expected
+        row = one.frame(one.encode("Anna lives"), one.encode("in Paris"), max_length=9)
+        assert [one.id_to_token(number) for number in row.ids.tolist()] == pair
+        assert one.fingerprint == WORDS.fingerprint
+        assert one.files() == WORDS.files()
+    predictor = bertsmith.load(tmp_path / "tuned", device="cpu")
+    assert [*predictor.tokenize(["Anna lives"])[0].tokens] == expected
+    assert [*predictor.embed_all(["Anna lives"]).tokens[0]] == expected

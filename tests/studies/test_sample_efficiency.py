@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import pytest
 from browser_fixtures import IN_A_BROWSER, Reader, open_pages, running_browser, unfolded
 from command_line import call
+from frozen_fixtures import lm_folder
 from studies.study_fixtures import METALS, model_folder, tokenizer_of
 from threads import threads
 
@@ -238,6 +239,15 @@ def test_wrong_settings_are_errors_before_anything_is_trained(base: Path, tmp_pa
             parse_sizes(text)
     refused = call("sample-efficiency", "-m", base / "general", "-m", "general+fresh", "-t", "pairs", "-o", "s")
     assert "--model general+fresh: pass model folders, and --from-scratch" in refused.stderr
+
+
+def test_from_scratch_trains_all_layers_from_the_start(base: Path, tmp_path: Path) -> None:
+    """Not gradually from the top, as the pre-trained AWD-LSTM."""
+    how = {"models": {"lm": lm_folder(tmp_path / "lm")}, "sizes": [8], "seeds": 1, "changes": CHANGES[:3]}
+    study(base, tmp_path / "s", **how)
+    known, fresh = (run_settings(tmp_path / "s" / name / "8" / "seed-0") for name in ("lm", "from-scratch"))
+    assert (len(known.unfreeze), known.layer_decay) == (4, 1 / 2.6)
+    assert (fresh.unfreeze, fresh.layer_decay, fresh.random_init) == ((), 1.0, True)
 
 
 def table(**changes: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import pytest
 import torch
 from command_line import call
 from finetune_fixtures import QUICK, made_up, tiny_model, tuning_of, write
+from frozen_fixtures import lm_folder
 from sklearn.utils.class_weight import compute_class_weight
 from threads import threads
 
@@ -32,11 +33,12 @@ from bertsmith.training import finetune as finetuning
 from bertsmith.training import loop
 from bertsmith.training import sweep as sweeping
 from bertsmith.training.distributed import World
-from bertsmith.training.finetune import finetune, open_with_head
+from bertsmith.training.finetune import finetune, open_with_head, paper_note
 from bertsmith.training.finetune_data import build_task, predict, prepare
 from bertsmith.training.finetune_loader import FinetuneLoader, SampleOrder, batches_by_length, make_batch
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.log import last_of_each_step, read_events
+from bertsmith.training.plan import Unfreeze
 from bertsmith.training.recipe import make_finetune_config
 from bertsmith.types import IGNORE_INDEX
 
@@ -364,6 +366,24 @@ def test_random_init_replaces_the_encoder_weights(model: Path, tmp_path: Path) -
         fresh.objectives["classify"].get_parameter("head.weight"),
     )
     assert "random weights" in notes[-1]
+
+
+def test_random_init_has_no_defaults_that_protect_trained_layers(tmp_path: Path) -> None:
+    """Gradual unfreezing would leave random layers frozen for a large part of the run; what is set still counts."""
+    model = lm_folder(tmp_path / "m")
+    trained, *fresh = (
+        make_finetune_config("classification", model, {}, changes)
+        for changes in ([], ["random_init=true"], ["random_init = false", "random_init = true"], {"random_init": True})
+    )
+    assert len(trained.unfreeze) == 4
+    assert trained.layer_decay == 1 / 2.6
+    for one in fresh:
+        assert (one.unfreeze, one.layer_decay, one.optimizer) == ((), 1.0, trained.optimizer)
+        assert "unfreeze" not in paper_note(one)[0]
+    given = ["layer_decay=0.5", "unfreeze=[{after=0, groups=2}]", "random_init=true"]
+    chosen = make_finetune_config("classification", model, {}, given)
+    assert (chosen.unfreeze, chosen.layer_decay) == ((Unfreeze(after=0, groups=2),), 0.5)
+    assert make_finetune_config("classification", model, {}, [*given[2:], "random_init=false"]) == trained
 
 
 def test_bad_input(model: Path, tmp_path: Path) -> None:

@@ -19,9 +19,11 @@ from bertsmith.data.collate import from_packed
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError
 from bertsmith.training.distributed import World
-from bertsmith.training.pretrain import pretrain
-from bertsmith.training.pretrain_data import PretrainData
+from bertsmith.training.pretrain import make_trainer, pretrain
+from bertsmith.training.pretrain_data import PretrainData, PretrainLoader
 from bertsmith.training.recipe import Recipe, with_overrides
+from bertsmith.training.signals import StopSignal
+from bertsmith.training.trainer import Trainer
 
 SMALL = [
     *("encoder.layers=2", "encoder.width=12", "encoder.hidden=16", "encoder.dropout_scale=1", "max_length=16"),
@@ -143,3 +145,36 @@ def test_encoder_and_packing_must_fit(shards: Path, tmp_path: Path) -> None:
         pretrain(gpt, shards, tmp_path, device="cpu", quiet=True)
     with pytest.raises(ConfigError, match="batch_size_warmup: the columns"):
         recipe("batch_size_warmup={initial=2, steps=2}")
+
+
+def trainer_of(made: Recipe, shards: Path) -> Trainer:
+    data = PretrainData.open(shards)
+    made = data.with_vocabulary(made)
+    loader = PretrainLoader(made, data.packing(made), World(), source=data.folder)
+    return make_trainer(made, data, loader, World(), StopSignal())
+
+
+def test_the_token_table_of_a_target_language_model_trains_like_its_head(shards: Path) -> None:
+    """fastai's `awd_lstm_lm_split`: an LSTM per group; the tied table is in the last one, with the decoder.
+
+    Adam's first update has the size of the learning rate, whatever the size of the gradient.
+    """
+    target = with_overrides(
+        recipes.find("awd_lstm/target"), [*SMALL, "packing.mean_length=0", "learning_rate=4e-3", "warmup=0"]
+    )
+    run = trainer_of(target, shards)
+    before = {weight.name: weight.tensor.detach().clone() for weight in run.weights}
+    next(run)
+    moved = {weight.name: (weight.tensor.detach() - before[weight.name]).abs().max().item() for weight in run.weights}
+    table, bias = moved.pop("encoder.embeddings.weight"), moved.pop("objectives.causal_lm.bias")
+    assert [table, bias] == pytest.approx([4e-3, 4e-3], rel=1e-2)
+    for name, value in moved.items():
+        below = 2 - int(name.split(".")[2])
+        assert value == pytest.approx(4e-3 / 2.6**below, rel=1e-2), name
+
+
+def test_the_token_table_is_trained_with_the_head_while_layers_are_frozen(shards: Path) -> None:
+    run = trainer_of(recipe("unfreeze=[{after=0, groups=1}]"), shards)
+    next(run)
+    updated = {weight.name for weight in run.weights if weight.tensor.grad is not None}
+    assert updated == {"encoder.embeddings.weight", "objectives.causal_lm.bias"}

@@ -35,6 +35,9 @@ class Toy(nn.Module):
     def layer_groups(self) -> list[nn.Module]:
         return [self.table, self.middle, self.heads]
 
+    def tied_tables(self) -> list[nn.Parameter]:
+        return []
+
     def enable_fp8(self, *, whole: bool = True) -> None:
         raise AssertionError("never called")
 

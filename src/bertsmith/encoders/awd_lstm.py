@@ -104,6 +104,7 @@ class AWDLSTM(Encoder):
 
     layer_config: LayerConfig
     segment_types, has_pooler, stateful, compiles, starts_texts = 0, False, True, False, False
+    reads_stream = True
 
     def __init__(self, config: Config) -> None:
         super().__init__()

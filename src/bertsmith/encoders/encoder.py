@@ -32,6 +32,8 @@ class Encoder(nn.Module):
     stateful: ClassVar[bool] = False  # continues from the state after the previous batch
     compiles: bool = True  # by torch.compile, as one graph; false: it is neither compiled nor captured
     starts_texts: ClassVar[bool] = True  # pre-training texts begin with the start token of the tokenizer
+    # texts are framed as documents in a stream: the end token before them in reading order, no start token
+    reads_stream: ClassVar[bool] = False
     reads: frozenset[Input] = frozenset({"ids"})
     reads_case: ClassVar[bool] = False  # characters are as written, although the vocabulary is lower-cased
     spellings: Tensor | None  # [V, C] int16, where it reads characters: of each token of the vocabulary

@@ -13,6 +13,7 @@ from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, parse_object, shown
 from bertsmith.tokenizers import tokenizer as tokenizers
 from bertsmith.tokenizers.folder import MODEL_CONFIG, OWN_FILES, TARGET
+from bertsmith.tokenizers.special_tokens import stream_frame
 from bertsmith.tokenizers.spelling import MAX_CHARACTERS, Characters
 from bertsmith.tokenizers.spelling import spell_vocabulary as characters_of_tokens
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -102,6 +103,9 @@ def fitted_to(encoder: Encoder, tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer as the encoder reads texts; the encoder gets the spelling of its vocabulary where it reads it."""
     spell_vocabulary(encoder, tokenizer)
     tokenizer, reads = fitted(tokenizer, encoder.max_positions), encoder.reads
+    if encoder.reads_stream:
+        frame = stream_frame(tokenizer.build_frame(), backward=encoder.direction == "backward")
+        tokenizer = _changed(tokenizer, frame_ids=frame)
     if "characters" not in reads:
         return tokenizer
     return spelling(tokenizer, case=encoder.reads_case, reads_ids="ids" in reads)

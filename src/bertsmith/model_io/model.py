@@ -179,6 +179,11 @@ class Model(nn.Module):
         """The encoder's modules from bottom to top, then the objectives; every parameter is in exactly one."""
         return [*self.encoder.layer_groups(), self.objectives]
 
+    def tied_tables(self) -> list[nn.Parameter]:
+        """The token tables of the encoder that are also the output of a head."""
+        tables = [self._table(head) for head in self._each() if head.tied]
+        return [table for table in tables if isinstance(table, nn.Parameter)]
+
     def enable_fp8(self, *, whole: bool = True) -> None:
         """Uses FP8 between the embeddings and the heads; weights and their names stay.
 

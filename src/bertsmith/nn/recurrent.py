@@ -77,5 +77,6 @@ class WeightDropLSTM(nn.Module):
         weight_hh = F.dropout(self.weight_hh, self.weight_dropout, self.training)
         weights = [self.weight_ih, weight_hh, self.bias_ih, self.bias_hh]
         before = [each[None].to(x_NMD.dtype) for each in state]
-        out_NMW, hidden_1NW, cell_1NW = torch._VF.lstm(x_NMD, before, weights, True, 1, 0.0, self.training, False, True)
+        trains = self.training or x_NMD.requires_grad  # cuDNN has no gradients otherwise, also below a frozen layer
+        out_NMW, hidden_1NW, cell_1NW = torch._VF.lstm(x_NMD, before, weights, True, 1, 0.0, trains, False, True)
         return out_NMW, (hidden_1NW[0], cell_1NW[0])

@@ -181,7 +181,8 @@ class Cell:
     @classmethod
     def planned(cls, one: Candidate, setup: TaskSetup, output: Path) -> Self:
         """The cell of a model and a task; a left-to-right model is pooled at the last token."""
-        settings = make_finetune_config(setup.task, one.folder, setup.files, setup.changes)
+        fresh = ["random_init=true"] if one.fresh else []
+        settings = make_finetune_config(setup.task, one.folder, setup.files, [*setup.changes, *fresh])
         task = build_task(settings)
         known = {item.name for item in dataclasses.fields(config.find_kind(OBJECTIVES, task.objective).Config)}
         head = dict(settings.head)
@@ -197,7 +198,7 @@ class Cell:
             head["layers"] = "embeddings"
             if "pooling" in known:  # that of the first token is the same in every text
                 head.setdefault("pooling", text_head_settings(str(one.folder)).get("pooling", "mean"))
-        settings = replace(settings, head=head, random_init=settings.random_init or one.fresh)
+        settings = replace(settings, head=head)
         return cls(setup.task, task, settings, folder)
 
     @property

@@ -172,8 +172,9 @@ class _Study:
         starts = []
         for name, folder in folders.items():
             own = _own_changes(name, folders, changes)
-            settings = make_finetune_config(task, folder, files, [*_defaults(folder, own), *own])
-            starts.append(Start(name, replace(settings, subset="stratified", random_init=name == FROM_SCRATCH)))
+            fixed = ["subset=stratified", f"random_init={'true' if name == FROM_SCRATCH else 'false'}"]
+            settings = make_finetune_config(task, folder, files, [*_defaults(folder, own), *own, *fixed])
+            starts.append(Start(name, settings))
         first = starts[0].settings
         for start in starts:
             if any(getattr(start.settings, name) != getattr(first, name) for name in SHARED):

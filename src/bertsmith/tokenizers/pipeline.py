@@ -76,7 +76,7 @@ class Pipeline(Tokenizer):
     def files(self) -> dict[str, bytes]:
         roles = self.special_tokens.roles()
         named = {key: roles[role] for role, key in self.special_token_keys.items() if role in roles}
-        inputs = ["input_ids", *(["token_type_ids"] if any(self.frame_ids.pair_segments) else []), "attention_mask"]
+        inputs = ["input_ids", *(["token_type_ids"] if any(self.build_frame().pair_segments) else []), "attention_mask"]
         state = _state(self.backend.pre_tokenizer)
         prefix = {"add_prefix_space": state["add_prefix_space"]} if "add_prefix_space" in state else {}
         settings = {"tokenizer_class": self.transformers_classes[0], "model_input_names": inputs} | self.settings

@@ -128,6 +128,17 @@ def frame_texts(layout: Frame, a: Encoded, b: Encoded | None, *, max_length: int
     return row
 
 
+def stream_frame(frame: Frame, *, backward: bool) -> Frame:
+    """Texts as in a stream of documents with the end token between them, the start token of a frame in none of them.
+
+    The end token is before each text in the order in which it is read. A frame without one stays as it is.
+    """
+    end = frame.single[-1]
+    if not isinstance(end, int):
+        return frame
+    return Frame(("a", end), ("a", end, "b", end)) if backward else Frame((end, "a"), (end, "a", end, "b"))
+
+
 def source_frame(frame: Frame) -> Frame:
     """A source text and the end token of a tokenizer's frame."""
     return Frame(("a", _end(frame)), ("a", "b", _end(frame)))

@@ -192,11 +192,8 @@ def preview(settings: FinetuneConfig, output: str | Path, *, overwrite: bool = F
 
 def paper_note(settings: FinetuneConfig) -> list[str]:
     """The settings that are the encoder's own defaults: those of its paper, as far as that has them."""
-    same = {
-        name: value
-        for name, value in finetuning_settings(settings.model, settings.encoder_kind).items()
-        if _has(settings, name, value)
-    }
+    paper = finetuning_settings(settings.model, settings.encoder_kind, random_init=settings.random_init)
+    same = {name: value for name, value in paper.items() if _has(settings, name, value)}
     tables = {name: value if isinstance(value, dict) else {"": value} for name, value in same.items()}
     listed = [
         f"{name}.{key}".rstrip(".") + f"={command_line_value(one)}"

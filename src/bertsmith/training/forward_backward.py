@@ -51,6 +51,9 @@ class Trainable(Protocol):
     def layer_groups(self) -> list[nn.Module]:
         """Its layer groups, bottom first; every parameter is in exactly one."""
 
+    def tied_tables(self) -> list[nn.Parameter]:
+        """The token tables of the encoder that are also the output of a head."""
+
     def enable_fp8(self, *, whole: bool = True) -> None:
         """Computes in FP8 from here on, where that is faster; weights and their names stay."""
 

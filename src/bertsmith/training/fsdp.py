@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -62,11 +62,11 @@ class FSDP(DataParallel):
         cast(FSDPModule, self.root).set_requires_gradient_sync(last)
         yield
 
-    def weights(self, groups: Sequence[nn.Module]) -> list[Weight]:
+    def weights(self, groups: Sequence[nn.Module], *, top: Collection[nn.Parameter] = ()) -> list[Weight]:
         """This rank's rows, as parameters that share memory with the model."""
         return [
             replace(weight, tensor=nn.Parameter(_local(weight.tensor), requires_grad=False))
-            for weight in weights_of(self.parameters, groups)
+            for weight in weights_of(self.parameters, groups, top=top)
         ]
 
     def gradient_norm(self, weights: Sequence[Weight]) -> Tensor:

@@ -5,7 +5,7 @@ Checkpoints hold full tensors either way, so that a run can resume the other way
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -55,9 +55,9 @@ class DataParallel:
         local = isinstance(self._wrapped, DistributedDataParallel) and not last
         return cast(DistributedDataParallel, self._wrapped).no_sync() if local else nullcontext()
 
-    def weights(self, groups: Sequence[nn.Module]) -> list[Weight]:
-        """The weights that the optimizer of this rank updates."""
-        return weights_of(self.parameters, groups)
+    def weights(self, groups: Sequence[nn.Module], *, top: Collection[nn.Parameter] = ()) -> list[Weight]:
+        """The weights that the optimizer of this rank updates; see `weights_of`."""
+        return weights_of(self.parameters, groups, top=top)
 
     def use_sparse_gradients(self) -> None:
         """Gradients of embedding tables hold only the rows that a step reads: a large table is mostly not read."""

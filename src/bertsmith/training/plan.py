@@ -127,6 +127,7 @@ class TrainingPlan:
     layer_decay: float = 1.0
     unfreeze: tuple[Unfreeze, ...] = ()
     head_learning_rate: float | None = None  # of the top layer group; None: `learning_rate`
+    tied_on_top: bool = False  # token tables that are also the output of a head belong to the top layer group
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.minutes < 0:

@@ -18,7 +18,7 @@ from bertsmith.tasks.task import task_files, unknown_task
 from bertsmith.training.forward_backward import ComputeConfig, Precision, check_precision
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import BatchSizes, BatchSizeWarmup, Schedule, TrainingPlan, Unfreeze
-from bertsmith.training.start import encoder_kind, finetuning_settings, shape_overrides
+from bertsmith.training.start import encoder_kind, finetuning_settings, sets_random_init, shape_overrides
 
 TASKS = "bertsmith.tasks"
 FILES = (".json", ".toml")  # of recipes
@@ -316,9 +316,10 @@ class FinetuneConfig:
 
 
 def _plan(settings: Recipe | FinetuneConfig, steps: int, minutes: float = 0.0) -> TrainingPlan:
-    names = ["learning_rate", "warmup", "schedule", "layer_decay", "unfreeze"]
-    names += ["head_learning_rate"] if isinstance(settings, FinetuneConfig) else []
-    return TrainingPlan(steps=steps, minutes=minutes, **{name: getattr(settings, name) for name in names})
+    names, pretrains = ["learning_rate", "warmup", "schedule", "layer_decay", "unfreeze"], isinstance(settings, Recipe)
+    names += [] if pretrains else ["head_learning_rate"]
+    values = {name: getattr(settings, name) for name in names}
+    return TrainingPlan(steps=steps, minutes=minutes, tied_on_top=pretrains, **values)
 
 
 def _check_seed(seed: int) -> None:
@@ -366,7 +367,8 @@ def make_finetune_config(
         task = find_task(task) if isinstance(task, str) else task
         heads: dict[str, Any] = {name: {} for name in getattr(task, "tasks", ())}
         settings = FinetuneConfig(task=task, model=str(model), files=paths, head=heads)
-        settings = config.update(settings, finetuning_settings(str(model), encoder_kind(changes) or encoder))
+        kind, random_init = encoder_kind(changes) or encoder, sets_random_init(changes)
+        settings = config.update(settings, finetuning_settings(str(model), kind, random_init=random_init))
     return config.update(settings, changes) if isinstance(changes, Mapping) else config.override(settings, changes)
 
 

@@ -27,6 +27,7 @@ FREE = (
     *("input_dropout", "hidden_dropout", "embedding_dropout", "weight_dropout", "dropout_scale", "bptt"),
 )
 GROWING = ("layers", "max_positions")  # may be larger than the folder's; what is added is new
+PROTECTING = ("unfreeze", "layer_decay")  # what lower layers have learned
 BLOCKS, POSITIONS = "encoder.blocks.", "encoder.embeddings.positions."
 # the token tables, and the biases and tables of language-model heads
 TOKENS = ("embeddings.tokens.weight", "encoder.embeddings.weight", "_lm.bias", "_lm.output.weight")
@@ -40,14 +41,24 @@ def shape_overrides(encoder: Any, folder: str) -> list[str]:
     ]
 
 
-def finetuning_settings(folder: str, kind: str = "") -> Mapping[str, Any]:
+def finetuning_settings(folder: str, kind: str = "", *, random_init: bool = False) -> Mapping[str, Any]:
     """The fine-tuning settings of the paper of a folder's encoder; empty where they are the usual ones.
 
-    `kind`: of an encoder that is built over the folder's.
+    `kind`: of an encoder that is built over the folder's. `random_init`: without those that protect trained layers.
     """
     if not kind and not (folder and Path(folder).is_dir()):
         return {}
-    return getattr(_trained_kind(folder, kind), "finetuning", {})
+    settings = getattr(_trained_kind(folder, kind), "finetuning", {})
+    return {name: value for name, value in settings.items() if not (random_init and name in PROTECTING)}
+
+
+def sets_random_init(changes: Iterable[str] | Mapping[str, Any]) -> bool:
+    """Whether changes of a fine-tuning run set random weights."""
+    if isinstance(changes, Mapping):
+        return changes.get("random_init") is True
+    pairs = [change.partition("=") for change in changes]
+    values = [config.parse_value(value.strip()) for name, _, value in pairs if name.strip() == "random_init"]
+    return values[-1:] == [True]
 
 
 def encoder_kind(changes: Iterable[str] | Mapping[str, Any]) -> str:

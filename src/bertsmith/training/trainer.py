@@ -61,7 +61,8 @@ class Trainer:
             model, precision=precision, compute=self.compute, world=self.world, seed=seed
         )
         self.parallel = self.forward_backward.parallel
-        self.weights = self.parallel.weights(model.layer_groups())
+        top = model.tied_tables() if plan.tied_on_top else ()
+        self.weights = self.parallel.weights(model.layer_groups(), top=top)
         self.optimizer = optimizer.build(self.weights)
         self.sharded = self.compute.fsdp and self.world.size > 1
         if self.optimizer.sparse and not self.forward_backward.uses_cuda_graphs:  # graphs have fixed shapes

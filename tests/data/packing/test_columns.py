@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data.packing.packing_fixtures import FRAME, PADDING, make_shards, some_documents
+from data.packing.packing_fixtures import BARE, FIRST, FRAME, PADDING, SEPARATOR, START, make_shards, some_documents
 
 from bertsmith.data.packing.columns import Columns, Config
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError
+from bertsmith.tokenizers.special_tokens import frame_texts, stream_frame
+from bertsmith.types import Encoded
 
 COLUMNS, LENGTH = 6, 20
 
@@ -64,6 +66,23 @@ def test_backward_columns_are_read_from_their_ends(shards: Shards) -> None:
     for one, after in pairwise(before):
         assert one.next_ids is not None
         assert one.next_ids.tolist() == after.input_ids[:, -1].tolist()
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_framed_pair_of_texts_occurs_in_the_stream(tmp_path: Path, backward: bool) -> None:
+    """The end token is before each text in the order of reading, and the start token is nowhere."""
+    documents = [[3], [4, 2], [5], [7]]
+    packing = build(make_shards(tmp_path / "set", documents), columns=1, backward=backward, mean_length=5)
+    stream = packing._stream.read(np.array([0]), np.array([packing._stream.length]))[0]
+    ids = np.arange(FIRST, FIRST + 9, dtype=np.int32)
+    texts = [Encoded(one, np.zeros((len(one), 2), np.int32), one) for one in np.split(ids, [3])]
+    row = frame_texts(stream_frame(FRAME, backward=backward), *texts, max_length=20)
+    read, stream = (one[::-1].tolist() if backward else one.tolist() for one in (row.ids, np.tile(stream, 2)))
+    assert read[0] == SEPARATOR
+    assert len(read) == 9 + 2
+    assert any(stream[index : index + len(read)] == read for index in range(len(stream)))
+    assert START not in stream
+    assert stream_frame(BARE, backward=backward) == BARE  # nothing is between documents without an end token
 
 
 def test_every_epoch_starts_its_columns_anew_and_elsewhere(shards: Shards) -> None:

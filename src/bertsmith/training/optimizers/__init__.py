@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Protocol
@@ -77,14 +77,18 @@ class OptimizerConfig(Protocol):
         """The optimizer of these weights, without state."""
 
 
-def weights_of(named: Mapping[str, nn.Parameter], groups: Sequence[nn.Module]) -> list[Weight]:
+def weights_of(
+    named: Mapping[str, nn.Parameter], groups: Sequence[nn.Module], *, top: Collection[nn.Parameter] = ()
+) -> list[Weight]:
     """The weights of a model with these layer groups, bottom first; every parameter must be in exactly one.
 
-    A module may have `stacks`: the number of matrices stacked in each of its parameters, by name.
+    `top`: parameters of lower modules that belong to the top layer group. A module may have `stacks`: the number of
+    matrices stacked in each of its parameters, by name.
     """
     group_of = {id(tensor): index for index, group in enumerate(groups) for tensor in group.parameters()}
     assert sum(len(list(group.parameters())) for group in groups) == len(group_of), "a parameter is in two layer groups"
     assert {id(tensor) for tensor in named.values()} == set(group_of), "a parameter is in no layer group"
+    group_of |= dict.fromkeys(map(id, top), len(groups) - 1)
     stacks: dict[int, int] = {}
     for module in (module for group in groups for module in group.modules()):
         for name, count in getattr(module, "stacks", {}).items():
