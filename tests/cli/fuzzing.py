@@ -152,7 +152,7 @@ BY_VERB = {
     ("ablate", "task"): ["classification"],
     ("sample-efficiency", "model"): ["m-words", "a=m-words", "m-kinds"],
     ("sample-efficiency", "task"): ["classification"],
-    ("sample-efficiency", "sizes"): ["2", "2,all"],
+    ("sample-efficiency", "sizes"): ["2", "2,all", "50%,all"],
     ("sample-efficiency", "seeds"): ["1"],
     ("sample-efficiency", "min_steps"): ["0", "2"],
     ("lineage", "text"): ["missing"],  # a whole study takes minutes: its command lines are only read

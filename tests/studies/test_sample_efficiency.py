@@ -23,7 +23,8 @@ from bertsmith import config
 from bertsmith.errors import ConfigError, StoppedError
 from bertsmith.evaluation import evaluate
 from bertsmith.studies import sample_efficiency_report as report
-from bertsmith.studies.sample_efficiency import labels_needed, parse_sizes, sample_efficiency
+from bertsmith.studies.sample_efficiency import labels_needed, sample_efficiency
+from bertsmith.studies.subset_sizes import parse_sizes, resolve_sizes
 from bertsmith.system.durable import read_checksummed_json
 from bertsmith.training.finetune import finetune
 from bertsmith.training.finetune_data import build_task, train_and_dev
@@ -221,6 +222,8 @@ def test_labels_needed_are_interpolated_on_a_logarithmic_axis() -> None:
 def test_wrong_settings_are_errors_before_anything_is_trained(base: Path, tmp_path: Path) -> None:
     for how, message in (
         ({"sizes": [8, 41]}, r"--sizes 41: there are 40 training examples: for all, write all"),
+        ({"sizes": ["1%", "all"]}, r"--sizes 1%: 1% of 40 training examples is less than one example"),
+        ({"sizes": []}, r"no sizes: pass numbers or percentages of training examples, such as 100,1%,all"),
         ({"changes": ["limit=5"]}, r"the study sets limit: pass --sizes"),
         ({"changes": ["from-scratch:random_init=false"]}, r"the study sets random_init: pass --from-scratch"),
         ({"changes": ["target:seed=3"]}, r"target: all models have the same task, files, .*and seed"),
@@ -233,10 +236,6 @@ def test_wrong_settings_are_errors_before_anything_is_trained(base: Path, tmp_pa
             {"a": base / "general"}, "classification", {"train": base / "train.jsonl"}, tmp_path / "s", device="cpu"
         )
     assert not (tmp_path / "s").exists()
-    assert parse_sizes("100, 2_000,all") == [100, 2000, "all"]
-    for text in ("", "1e3", "0,5", "-1", "many"):
-        with pytest.raises(ConfigError, match="such as 100,500,all"):
-            parse_sizes(text)
     refused = call("sample-efficiency", "-m", base / "general", "-m", "general+fresh", "-t", "pairs", "-o", "s")
     assert "--model general+fresh: pass model folders, and --from-scratch" in refused.stderr
 
@@ -248,6 +247,42 @@ def test_from_scratch_trains_all_layers_from_the_start(base: Path, tmp_path: Pat
     known, fresh = (run_settings(tmp_path / "s" / name / "8" / "seed-0") for name in ("lm", "from-scratch"))
     assert (len(known.unfreeze), known.layer_decay) == (4, 1 / 2.6)
     assert (fresh.unfreeze, fresh.layer_decay, fresh.random_init) == ((), 1.0, True)
+
+
+def test_percentages_are_shares_of_the_training_examples(base: Path, finished: tuple[Path, dict[str, Any]]) -> None:
+    """20% of 40 examples are the 8 of the finished runs, which are not trained again."""
+    output, result = finished
+    again = study(base, output, sizes=["all", "20%"])
+    assert (again["sizes"], again["percentages"]) == ([8, 40], ["20%", None])
+    assert (again["runs"], again["models"]) == (result["runs"], result["models"])
+    lines = (output / "sample_efficiency.md").read_text(encoding="utf-8").splitlines()
+    assert sum(line.startswith("| 8 (20%) | ") for line in lines) == 2  # scores, and labels needed from scratch
+    assert sum(line.startswith("| 40 | ") for line in lines) == 2
+
+
+def test_sizes_are_numbers_percentages_or_all() -> None:
+    assert parse_sizes("100, 2_000, .5%,10%,all") == [100, 2000, ".5%", "10%", "all"]
+    for text in ("1e3", "-1", "many", "1 %", "-1%", "%", "1/100", "٣%"):
+        with pytest.raises(ConfigError, match="expected a number or a percentage of training examples, or all"):
+            parse_sizes(text)
+    with pytest.raises(ConfigError, match="--sizes is empty: expected numbers or percentages"):
+        parse_sizes(" ,")
+    assert resolve_sizes(["100%", "0.1%", 14, "1%", "all", "1.00%", 500], 14_041) == {
+        14: "0.1%",
+        140: "1%, 1.00%",
+        500: None,
+        14_041: "100%",
+    }
+    assert resolve_sizes(["0.29%"], 10_000) == {29: "0.29%"}  # not 28, as with floating-point numbers
+    for size, message in (
+        ("0%", "0% of 50 training examples is less than one example"),
+        ("101%", "a percentage of the training examples is at most 100%"),
+        (0, "--sizes 0: expected a number or a percentage"),
+        (0.01, "--sizes 0.01: expected a number or a percentage"),
+        ("few", "--sizes few: expected a number or a percentage"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            resolve_sizes([size], 50)  # type: ignore[list-item]
 
 
 def table(**changes: Any) -> dict[str, Any]:
@@ -279,8 +314,8 @@ def table(**changes: Any) -> dict[str, Any]:
     baseline = {"description": "always 0", "score": 0.48}
     settings = {"epochs": 3.0, "head": {"pooling": "mean"}}
     return {
-        **about, "sizes": sizes, "seeds": 3, "min_steps": 200, "baseline": baseline, "models": models,
-        "settings": settings, "page": "x.html", **changes,
+        **about, "sizes": sizes, "percentages": [None] * 4, "seeds": 3, "min_steps": 200, "baseline": baseline,
+        "models": models, "settings": settings, "page": "x.html", **changes,
     }  # fmt: skip
 
 
@@ -311,6 +346,16 @@ def test_the_chart_has_a_logarithmic_axis_and_error_bars() -> None:
     assert {"100", "1000", "10k", "100k", "always 0", "macro f1 in %", "labelled training examples"} <= {*labels}
 
 
+def test_percentages_are_shown_below_the_numbers_in_the_chart() -> None:
+    shares = table(percentages=["0.1%", "1%", None, "100%"])
+    svg = ElementTree.fromstring(report.chart(shares, width=860, height=400, name="broad"))
+    places = {one.text: (float(one.get("x", "")), float(one.get("y", ""))) for one in svg if one.tag == "text"}
+    for count, percentage in (("100", "0.1%"), ("1000", "1%"), ("100k", "100%")):
+        assert places[count][0] == places[percentage][0]
+        assert places[count][1] < places[percentage][1] < places["labelled training examples"][1] <= 400
+    assert "| 100 (0.1%) | 70.0" in report.markdown(shares)
+
+
 def test_the_page_is_one_file_without_requests(tmp_path: Path) -> None:
     page = report.write_page(table(), tmp_path / "p.html").read_text(encoding="utf-8")
     assert "<i>" not in page.replace("<i class", "")
@@ -321,7 +366,9 @@ def test_the_page_is_one_file_without_requests(tmp_path: Path) -> None:
     assert "default-src 'none'; style-src 'sha256-" in page
     assert "script-src" not in page
     assert page.count("<svg role") == 2
-    one = table(sizes=[100], models=[{**model, "scores": [None]} for model in table()["models"][2:]])
+    one = table(
+        sizes=[100], percentages=[None], models=[{**model, "scores": [None]} for model in table()["models"][2:]]
+    )
     assert "0 of 1 cells finished" in report.write_page(one, tmp_path / "q.html").read_text(encoding="utf-8")
 
 

@@ -19,7 +19,7 @@ MODELS_HELP = (
 START_HELP = "Model folder or run to start from; may be repeated."
 CHANGES_HELP = "Settings of fine-tuning, e.g. learning_rate=1e-4; of one model: from-scratch:learning_rate=1e-3."
 TABLES_HELP = "Table: position, models, layers, mix (its regularisation) or injection (input, output, both)."
-SIZES_HELP = "Numbers of labelled training examples; all: every one."
+SIZES_HELP = "Training examples: numbers, percentages of all of them (0.1%,1%,10%), or all."
 LINEAGE_SET_HELP = "Settings of fine-tuning, for all or for one model or task, e.g. bert:epochs=5; may be repeated."
 LINEAGE_MODELS_HELP = "Rows of the table, e.g. word-vectors,elmo,gpt,bert."
 PAIRS_HELP = "Parallel text for CoVe: a table with source and target, or two line-aligned files (repeat the option)."
@@ -157,8 +157,9 @@ def sample_efficiency(
 ) -> None:
     """Compare models by the labelled examples they need. Fine-tunes each of them on nested training subsets."""
     from bertsmith.studies import sample_efficiency_report
-    from bertsmith.studies.sample_efficiency import named_models, parse_sizes
+    from bertsmith.studies.sample_efficiency import named_models
     from bertsmith.studies.sample_efficiency import sample_efficiency as study
+    from bertsmith.studies.subset_sizes import parse_sizes
 
     quiet = quiet or as_json
     files = opt.given(train=train, dev=dev, test=test, data=data)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bertsmith import config
 from bertsmith.errors import ConfigError
@@ -22,6 +22,7 @@ from bertsmith.reports.run_history import is_finished, read_run
 from bertsmith.studies.ablations import candidates
 from bertsmith.studies.sample_efficiency_report import markdown, write_page
 from bertsmith.studies.stored_results import read_result, write_result
+from bertsmith.studies.subset_sizes import Size, resolve_sizes
 from bertsmith.studies.task_setup import labelled_test, refuse_distributed
 from bertsmith.system.durable import Disk, checksummed_json
 from bertsmith.tasks.own_metrics import named_metrics
@@ -33,7 +34,6 @@ from bertsmith.training.run import advise_removal, remove_run
 from bertsmith.training.start import encoder_kind, finetuning_settings
 from bertsmith.training.sweep import BEST, SweepRun, best_scores, remove_run_files, warn_of_unknown_words
 
-Size = int | Literal["all"]
 SIZES: tuple[Size, ...] = (100, 200, 500, 1000, "all")
 MIN_STEPS = 200  # of a run: three passes over a hundred examples would be ten steps
 FROM_SCRATCH = "from-scratch"
@@ -78,14 +78,6 @@ def named_models(words: Sequence[str]) -> dict[str, Path]:
     return {one.name: one.folder for one in models}
 
 
-def parse_sizes(text: str) -> list[Size]:
-    """`100,500,all`."""
-    words = [word.strip().replace("_", "") for word in text.split(",") if word.strip()]
-    if not words or not all(word == "all" or (word.isascii() and word.isdigit() and int(word)) for word in words):
-        raise ConfigError(f"--sizes {text[:40]}: expected numbers of labelled examples, such as 100,500,all")
-    return ["all" if word == "all" else int(word) for word in words]
-
-
 @advise_removal()
 @each_warning_once()
 def sample_efficiency(
@@ -105,23 +97,24 @@ def sample_efficiency(
 ) -> dict[str, Any]:
     """Fine-tunes each model on nested subsets of the training examples; returns the table. Finished runs are reused.
 
-    `models`: folders by name; `from_scratch` adds the first one with random initial weights. `changes`: settings of
-    fine-tuning, such as `learning_rate=1e-4`, or of one model: `from-scratch:learning_rate=1e-3`. Runs of fewer than
-    `min_steps` get more epochs. The subsets are a function of the seed and the same for all models. The scores are
-    those on test if it has labels, else on dev. `report` gets a message before each run.
+    `models`: folders by name; `from_scratch` adds the first one with random initial weights. `sizes`: numbers or
+    percentages of training examples, such as `[100, "1%", "all"]`. `changes`: settings of fine-tuning, such as
+    `learning_rate=1e-4`, or of one model: `from-scratch:learning_rate=1e-3`. Runs of fewer than `min_steps` get more
+    epochs. The subsets are a function of the seed and the same for all models. The scores are those on test if it has
+    labels, else on dev. `report` gets a message before each run.
     """
     study = _Study.planned(models, task, files, Path(output), changes, from_scratch=from_scratch)
-    numbers, rows = study.numbers(sizes), list[dict[str, Any]]()
+    counts, rows = resolve_sizes(sizes, study.train), list[dict[str, Any]]()
     for start in study.starts:
         warn_of_unknown_words(start.settings, study.task)
-    total = len(numbers) * len(study.starts) * seeds
+    total = len(counts) * len(study.starts) * seeds
     Disk().make_folder(study.output)
-    for size in numbers:
+    for size in counts:
         for start, number in product(study.starts, range(seeds)):
             run = study.subset_run(start, size, study.seed + number, min_steps)
             report(f"{len(rows) + 1} of {total}: {run}")
             rows.append(_row(run, study.scores(run, device=device, quiet=quiet)))
-        table = study.table(rows, numbers, seeds=seeds, min_steps=min_steps)
+        table = study.table(rows, counts, seeds=seeds, min_steps=min_steps)
         _write(table, study.output)
     return table | {"page": str(study.output / PAGE), "markdown": str(study.output / MARKDOWN)}
 
@@ -186,15 +179,6 @@ class _Study:
         main = built.main_metric  # known once the files are read
         return cls(starts, output, built, len(train), dev, test, main)
 
-    def numbers(self, sizes: Sequence[Size]) -> list[int]:
-        """The sizes in ascending order, with the number of all training examples for `all`."""
-        for size in sizes:
-            if size != "all" and not 1 <= size <= self.train:
-                raise ConfigError(f"--sizes {size}: there are {self.train:,} training examples: for all, write all")
-        if not sizes:
-            raise ConfigError("--sizes needs a number of labelled examples, such as 100,500,all")
-        return sorted({self.train if size == "all" else size for size in sizes})
-
     def subset_run(self, start: Start, size: int, seed: int, min_steps: int) -> SubsetRun:
         """The run of a starting point on a subset; with all examples there is no limit."""
         settings = start.settings
@@ -230,7 +214,7 @@ class _Study:
         return opened.task.scores(self.test, predictions)
 
     def table(
-        self, rows: Sequence[Mapping[str, Any]], sizes: Sequence[int], *, seeds: int, min_steps: int
+        self, rows: Sequence[Mapping[str, Any]], sizes: Mapping[int, str | None], *, seeds: int, min_steps: int
     ) -> dict[str, Any]:
         """The results so far: a cell is None until all of its runs are finished."""
         cells: dict[str, list[dict[str, Any] | None]] = {start.name: [] for start in self.starts}
@@ -248,6 +232,7 @@ class _Study:
             "examples": len(reported),
             "train_examples": self.train,
             "sizes": list(sizes),
+            "percentages": list(sizes.values()),
             "seeds": seeds,
             "min_steps": min_steps,
             "baseline": {"description": constant.description, "score": constant.scores.get(self.main)},
@@ -257,7 +242,7 @@ class _Study:
                     "folder": start.settings.model,
                     "random_init": start.settings.random_init,
                     "scores": cells[start.name],
-                    "labels_from_scratch": _labels_from_scratch(cells, start.name, sizes),
+                    "labels_from_scratch": _labels_from_scratch(cells, start.name, list(sizes)),
                 }
                 for start in self.starts
             ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ UNKNOWN = "—"
 BROAD, NARROW = (860, 400), (360, 320)  # pixels of the chart on a wide screen and on a phone
 LEFT, RIGHT, TOP, BOTTOM = 48, 18, 34, 48  # margins of a chart
 SHIFT = 3.0  # pixels between the points of two models at one size
+LINE = 16  # pixels of a line of labels on the x axis
 LABEL_WIDTH = 7.5  # pixels of a character on the x axis
 
 Table = Mapping[str, Any]
@@ -31,7 +32,7 @@ def score_table(table: Table) -> TextTable:
     """Labels, then mean ± standard deviation in percent of each model."""
     headings = ["Labels", *(model["name"] for model in table["models"])]
     columns = [[_score(cell) for cell in model["scores"]] for model in table["models"]]
-    rows = [[f"{size:,}", *row] for size, *row in zip(table["sizes"], *columns, strict=True)]
+    rows = [[size, *row] for size, *row in zip(_sizes(table), *columns, strict=True)]
     return TextTable(headings, rows, left=0)
 
 
@@ -42,10 +43,16 @@ def label_table(table: Table) -> TextTable | None:
         return None
     headings = ["Labels", *(model["name"] for model in models)]
     rows = [
-        [f"{size:,}", *(_needed(model["labels_from_scratch"][index], size) for model in models)]
-        for index, size in enumerate(table["sizes"])
+        [label, *(_needed(model["labels_from_scratch"][index], size) for model in models)]
+        for index, (label, size) in enumerate(zip(_sizes(table), table["sizes"], strict=True))
     ]
     return TextTable(headings, rows, left=0)
+
+
+def _sizes(table: Table) -> list[str]:
+    """`140 (1%)`, or `140` if the size was given as a number."""
+    pairs = zip(table["sizes"], table["percentages"], strict=True)
+    return [f"{size:,} ({percentage})" if percentage else f"{size:,}" for size, percentage in pairs]
 
 
 def _score(cell: Mapping[str, Any] | None) -> str:
@@ -158,7 +165,8 @@ class _Axes:
     """The scales of a chart."""
 
     def __init__(self, table: Table, width: int, height: int) -> None:
-        self.width, self.height, self.sizes = width, height, table["sizes"]
+        self.width, self.sizes, self.percentages = width, table["sizes"], table["percentages"]
+        self.floor = height - BOTTOM - (LINE if any(self.percentages) else 0)
         cells = [cell for model in table["models"] for cell in model["scores"] if cell]
         values = [100 * (cell["mean"] + sign * (cell["deviation"] or 0)) for cell in cells for sign in (-1, 1)]
         self.base = None if table["baseline"]["score"] is None else 100 * table["baseline"]["score"]
@@ -175,31 +183,40 @@ class _Axes:
 
     def y(self, percent: float) -> float:
         """The place of a score."""
-        return TOP + (self.high - percent) / (self.high - self.low) * (self.height - TOP - BOTTOM)
+        return TOP + (self.high - percent) / (self.high - self.low) * (self.floor - TOP)
 
     def markup(self, table: Table) -> str:
         """Grid, ticks, labels and the baseline."""
-        right, floor = self.width - RIGHT, self.height - BOTTOM
+        right, floor = self.width - RIGHT, self.floor
         parts = []
         for value in axis_ticks(self.low, self.high, 6):
             y = self.y(value)
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
             parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{number(value)}</text>')
         parts.append(f'<line class="axis" x1="{LEFT}" x2="{right}" y1="{floor}" y2="{floor}"/>')
-        free = -math.inf
-        for size in reversed(self.sizes):  # the label of the largest size is always shown
-            x, label = self.x(size), number(size)
-            parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{floor}" y2="{floor + 5}"/>')
-            if -x - len(label) * LABEL_WIDTH / 2 >= free:
-                parts.append(f'<text x="{x:.1f}" y="{floor + 20}" text-anchor="middle">{label}</text>')
-                free = -x + len(label) * LABEL_WIDTH / 2 + 4
+        parts += self._size_labels()
         if self.base is not None:
             y, label = self.y(self.base), escape(table["baseline"]["description"])
             parts.append(f'<line class="base" x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
             parts.append(f'<text x="{right}" y="{y - 5:.1f}" text-anchor="end">{label}</text>')
-        axis = f'<text x="{right}" y="{floor + 40}" text-anchor="end">labelled training examples</text>'
+        bottom = floor + 40 + (LINE if any(self.percentages) else 0)
+        axis = f'<text x="{right}" y="{bottom}" text-anchor="end">labelled training examples</text>'
         unit = f'<text x="{LEFT - 40}" y="{TOP - 18}">{escape(_metric(table))} in %</text>'
         return "".join([*parts, axis, unit])
+
+    def _size_labels(self) -> Iterator[str]:
+        """Ticks, each with its number of labels, and with the percentage below if it was given as one."""
+        free = -math.inf
+        sizes = list(zip(self.sizes, self.percentages, strict=True))
+        for size, percentage in reversed(sizes):  # the label of the largest size is always shown
+            x, lines = self.x(size), [number(size), *([percentage] if percentage else [])]
+            yield f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{self.floor}" y2="{self.floor + 5}"/>'
+            half = max(map(len, lines)) * LABEL_WIDTH / 2
+            if -x - half >= free:
+                for row, text in enumerate(lines):
+                    y = self.floor + 20 + row * LINE
+                    yield f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{escape(text)}</text>'
+                free = -x + half + 4
 
 
 def _curve(axes: _Axes, model: Mapping[str, Any], index: int, count: int) -> str:
