@@ -110,7 +110,7 @@ class LayersConfig(RecurrentConfig):
             raise ConfigError(f"mix_l2={self.mix_l2:g} must be at least 0")
         if (self.mix_layer_norm or self.mix_l2) and self.layers not in SUMS:
             setting = f"mix_l2={self.mix_l2:g}" if self.mix_l2 else "mix_layer_norm=true"
-            found = f"{setting} needs a weighted sum of layers, but layers={self.layers} is none"
+            found = f"{setting} needs a weighted sum of layers, but layers={self.layers} is not one"
             raise ConfigError(f"{found}: write layers=mix, or leave it out")
 
     def build_layers(self, context: BuildContext) -> LayerReader:
