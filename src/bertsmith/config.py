@@ -121,7 +121,7 @@ def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
     """A dataclass from plain values; unknown keys and wrong types are errors, absent keys take their defaults."""
     if not isinstance(data, Mapping):
         raise ConfigError(f"{where or cls.__name__} must be a table of settings, not {shorten(data)}")
-    hints = _type_hints(cls)
+    hints = _type_hints(cls)  # type: ignore[arg-type]
     fields = {item.name: item for item in dataclasses.fields(cls) if item.init}  # type: ignore[arg-type]
     given = {key: value for key, value in data.items() if key != "kind" or "kind" in fields}
     if not where and any(key in _other_names(cls).same for key in given):
