@@ -40,6 +40,10 @@ class UnknownWordsWarning(UserWarning):
     """Many words of a text are unknown to the tokenizer; the message has examples."""
 
 
+class EqualWordsWarning(UserWarning):
+    """Different words get the same vector, because an encoder reads only the first bytes of a word."""
+
+
 class SkippedWarning(UserWarning):
     """Something of a run was skipped or lost, such as a damaged checkpoint; --quiet does not hide it."""
 

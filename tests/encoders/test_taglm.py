@@ -16,7 +16,7 @@ import bertsmith
 from bertsmith.data.collate import collate
 from bertsmith.encoders import awd_lstm, elmo, taglm
 from bertsmith.encoders.encoder import Encoder
-from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.errors import BertsmithError, ConfigError, EqualWordsWarning
 from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model_folder import open_model, open_over, save_model
 from bertsmith.nn.scalar_mix import ScalarMix
@@ -309,7 +309,7 @@ def test_new_weights_but_for_frozen_encoders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("characters", ["cnn", "gru"])
 def test_long_words_are_cut_and_a_warning_names_them(characters: str, tmp_path: Path) -> None:
     encoder, tokenizer = built(tmp_path, characters=characters)
-    with pytest.warns(UserWarning, match=r"equal in their first 48 bytes get the same vector.*: 1 here"):
+    with pytest.warns(EqualWordsWarning, match=r"equal in their first 48 bytes get the same vector.*: 1 here"):
         same = encoder.embed(batch_of(tokenizer, f"{'x' * 200} {'x' * 201}"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

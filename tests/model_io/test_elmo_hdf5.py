@@ -125,6 +125,15 @@ def test_the_command_line(folder: Path, tmp_path: Path) -> None:
     assert np.abs(one - other).max() > 1e-3
 
 
+def test_a_warning_about_equal_words_is_one_line(folder: Path, tmp_path: Path) -> None:
+    import_folder(folder, tmp_path / "model")
+    (tmp_path / "texts.txt").write_text(f"{'x' * 48}a {'x' * 48}b\n")
+    done = call("embed", tmp_path / "model", tmp_path / "texts.txt", "-o", tmp_path / "vectors.npy", "-q")
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("bertsmith: warning: words that are equal in their first 48 bytes get the same vector")
+
+
 def test_wrong_folders(folder: Path, tmp_path: Path) -> None:
     path = folder / "tiny_options.json"
     settings = json.loads(path.read_text())

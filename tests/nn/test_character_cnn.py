@@ -9,6 +9,7 @@ import pytest
 import torch
 from model_fixtures import random_batch
 
+from bertsmith.errors import EqualWordsWarning
 from bertsmith.nn.character_cnn import TABLE, CharacterCNN, _Lookup, _Windows, distinct_words, fit_words, id_characters
 from bertsmith.tokenizers.spelling import PADDING, WORD_END, spell
 
@@ -80,7 +81,9 @@ def test_words_that_become_equal_are_reported() -> None:
     long = "w" * 199
     batch = random_batch([5], length=5, pairs=False)
     table = torch.from_numpy(spell([f"{long}a", f"{long}b", "iron", "iron", "a"]))[None]
-    with pytest.warns(UserWarning, match=r"^words that are equal in their first 48 bytes get the same.*: 1 here$"):
+    with pytest.warns(
+        EqualWordsWarning, match=r"^words that are equal in their first 48 bytes get the same.*: 1 here$"
+    ):
         words, index = distinct_words(batch.replace(characters=table), max_characters=50, vocabulary=None)
     assert len(words) == 3
     assert index[0] == index[1] != index[2] == index[3]

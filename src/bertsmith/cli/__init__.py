@@ -35,6 +35,7 @@ from bertsmith.cli.options import Output, Quiet, is_first_rank, usage_message
 from bertsmith.errors import (
     BertsmithError,
     DataWarning,
+    EqualWordsWarning,
     FolderWarning,
     PeerLostError,
     SkippedWarning,
@@ -249,11 +250,12 @@ def _exit_without_reader() -> NoReturn:
 
 
 def _show_warning(usual: Any, message: Any, category: type[Warning], *place: Any) -> None:
-    """A choice about a model folder or a data file, unknown words, or what was skipped, is one line on stderr."""
-    if not issubclass(category, FolderWarning | DataWarning | UnknownWordsWarning | SkippedWarning):
+    """One line on stderr: a choice about a model folder or a data file, unknown or equal words, what was skipped."""
+    warned = UnknownWordsWarning | EqualWordsWarning | SkippedWarning
+    if not issubclass(category, FolderWarning | DataWarning | warned):
         usual(message, category, *place)
     elif is_first_rank():
-        kind = "warning" if issubclass(category, UnknownWordsWarning | SkippedWarning) else "note"
+        kind = "warning" if issubclass(category, warned) else "note"
         print(f"bertsmith: {kind}: {message}", file=sys.stderr)
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertsmith.errors import EqualWordsWarning
 from bertsmith.nn.activations import get_activation
 from bertsmith.types import Batch
 
@@ -197,5 +198,6 @@ def warn_of_equal_words(characters_TC: Tensor, distinct: int, *, max_characters:
         warnings.warn(
             f"words that are equal in their first {max_characters - 2} bytes get the same vector, since this encoder "
             f"reads no more of a word: {different - distinct} here",
+            EqualWordsWarning,
             stacklevel=4,
         )
