@@ -62,6 +62,13 @@ def test_translations_are_written_line_by_line(workspace: Path) -> None:
     assert succeed("translate", workspace / "run", "eins zwei", "--device", "cpu").stdout == "2 1\n"
 
 
+def test_a_table_without_references_is_translated_without_scores(workspace: Path) -> None:
+    (workspace / "sources.tsv").write_text("id\tsource\n1\tdrei\n2\teins zwei\n", encoding="utf-8")
+    result = done("translate", workspace / "run", workspace / "sources.tsv", "--device", "cpu")
+    assert [one["text"] for one in result["translations"]] == ["3", "2 1"]
+    assert "bleu" not in result
+
+
 def test_the_average_of_checkpoints_is_a_model(workspace: Path) -> None:
     result = done("average", workspace / "run", "--last", 3, "-o", workspace / "average")
     assert result["steps"] == [80, 100, 120]
