@@ -12,7 +12,7 @@ from command_line import call
 from smoke.smoke_fixtures import done, steps, succeed
 from threads import threads
 
-from bertsmith import load
+from bertsmith import load, recipes
 from bertsmith.training.averaging import average_weights
 from bertsmith.training.checkpoints import Checkpoint
 
@@ -42,6 +42,16 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         where = ["-d", base / "shards", "-o", base / "run", "--device", "cpu"]
         done("pretrain", "transformer/tiny", *where, *training, "steps=120", "save_every=20", "eval_every=60")
         yield base
+
+
+def test_the_tiny_recipe_reads_no_more_tokens_than_that_of_cove() -> None:
+    """Both are for a CPU; the paper's run has 2.6 billion tokens on each side."""
+    sizes = []
+    for name in ("transformer/tiny", "cove/tiny"):
+        recipe = recipes.find(name)
+        sizes.append(recipe.steps * recipe.batch_size * recipe.max_length)
+        assert recipe.eval_every < recipe.steps / 2
+    assert sizes[0] <= sizes[1] < 5_000_000
 
 
 def test_a_toy_translation_is_learned(workspace: Path) -> None:

@@ -150,7 +150,8 @@ def prepare(
     """
     corpus, training = open_corpus(source, read_options), None
     if isinstance(tokenizer, TokenizerTraining):
-        training, how = tokenizer.record(), {"limit": limit, "workers": workers, "quiet": quiet}
+        training = tokenizer.record()
+        how: dict[str, Any] = {"limit": limit, "workers": workers, "quiet": quiet}
         tokenizer = prepare_tokenizer(tokenizer, corpus, Path(output), disk=disk or Disk(), **how)
     loaded = _loaded(tokenizer)
     units = work_units.units_of(corpus, limit=limit)
