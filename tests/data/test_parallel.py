@@ -61,6 +61,18 @@ def test_tables_with_and_without_a_header(tmp_path: Path) -> None:
     assert pairs_of(ParallelCorpus([write(tmp_path, "e.jsonl", lines), header])) == [*PAIRS, *PAIRS]
 
 
+def test_columns_by_number_without_a_header(tmp_path: Path) -> None:
+    rows = "".join(f"{number}\t{one}\t{other}\tCC-BY\n" for number, (one, other) in enumerate(PAIRS))
+    table = write(tmp_path, "a.tsv", rows)
+    assert pairs_of(ParallelCorpus([table], pairs=PairOptions(fields=("2", "3")))) == PAIRS
+    assert pairs_of(ParallelCorpus([table], pairs=PairOptions(fields=("3", "2")))) == [one[::-1] for one in PAIRS]
+    named = write(tmp_path, "b.tsv", f"0\t2\t3\tlicence\n{rows}")
+    assert pairs_of(ParallelCorpus([named], pairs=PairOptions(fields=("2", "3")))) == PAIRS, "names of a header"
+    for fields in (("2", "5"), ("0", "1")):
+        with pytest.raises(DataError, match=rf"a.tsv has 4 columns: --fields {','.join(fields)} must be from 1 to 4"):
+            pairs_of(ParallelCorpus([table], pairs=PairOptions(fields=fields)))
+
+
 def test_data_in_memory() -> None:
     assert pairs_of(open_parallel(PAIRS)) == PAIRS
     rows = [{"en": one, "de": other} for one, other in PAIRS]
@@ -85,9 +97,15 @@ def test_unequal_numbers_of_lines_are_an_error_before_anything_is_written(tmp_pa
         ({"a.en": "a\n"}, r"parallel text needs two line-aligned text files.*; found 1 file: .*a.en$"),
         ({"a.en": "a\n", "a.de": "a\n", "a.fr": "a\n"}, r"found 3 files: "),
         ({"a.en": "a\n", "a.tsv": "a\tb\n"}, r"found 2 files: "),
-        ({"a.tsv": "a\tb\tc\n"}, r"a.tsv: no field 'source' \(fields: a, b, c\): pass --fields SOURCE,TARGET$"),
+        (
+            {"a.tsv": "a\tb\tc\n"},
+            r"no field 'source' \(fields: a, b, c\): pass --fields SOURCE,TARGET, or --fields 1,2 for columns",
+        ),
         ({"a.tsv": "source\ttarget\na\tb\tc\n"}, r"a.tsv:2: 3 fields, but the header has 2$"),
-        ({"a.jsonl": '{"source": "a"}\n'}, r"a.jsonl:1: no field 'target'"),
+        (
+            {"a.jsonl": '{"source": "a"}\n'},
+            r"a.jsonl:1: no field 'target' \(fields: source\): pass --fields SOURCE,TARGET$",
+        ),
         ({"a.jsonl": '{"source": "a", "target": 3}\n'}, r"a.jsonl:1: 'target' must be a string, found int$"),
     ],
 )
@@ -162,6 +180,23 @@ def test_pairs_that_are_left_out_are_counted_and_named_in_one_line(tmp_path: Pat
     kept = prepare(open_parallel(pairs, pairs=PairOptions(max_ratio=0.0)), tmp_path / "all", tokenizer, held_out=0.0)
     assert kept["counts"]["empty_pairs"] == 2
     assert len(decoded(tmp_path / "all")) == 5
+
+
+def test_pairs_that_are_all_left_out_write_nothing(tmp_path: Path, tokenizer: Path) -> None:
+    source, target = write(tmp_path, "a.en", "a\n\nb\n"), write(tmp_path, "a.de", "\nb\n \n")
+    message = rf"^no pairs in {source}, {target}: 3 of 3 pairs were left out: 3 with an empty text$"
+    with pytest.raises(DataError, match=message):
+        prepare(ParallelCorpus([source, target]), tmp_path / "s", tokenizer)
+    assert not (tmp_path / "s").exists()
+    (tmp_path / "s").mkdir()
+    with pytest.raises(DataError, match=message):
+        prepare(ParallelCorpus([source, target]), tmp_path / "s", tokenizer)
+    assert list((tmp_path / "s").iterdir()) == []
+    long = open_parallel(PAIRS, pairs=PairOptions(max_tokens=1))
+    with pytest.raises(DataError, match=r"no pairs in the data: 3 of 3 .* 3 with a text of more than max_tokens=1$"):
+        prepare(long, tmp_path / "s", tokenizer)
+    with pytest.raises(DataError, match="no text in the data"):
+        prepare([" ", "\t"], tmp_path / "s", tokenizer)
 
 
 @pytest.mark.parametrize("lowercase", [False, True])

@@ -95,7 +95,7 @@ def test_log_probabilities_are_those_of_a_forward_pass_over_each_hypothesis(tran
     for row, some in zip(rows, found, strict=True):
         assert len({one.tokens for one in some}) == 4
         assert [one.logprob for one in some] == pytest.approx(
-            [forced_logprob(predictor, row, one) for one in some], abs=1e-4
+            [forced_logprob(predictor, row, one) for one in some], abs=1e-4, rel=1e-5
         )
 
 
@@ -173,6 +173,23 @@ def test_attention_is_that_of_the_forward_pass_that_predicts_each_token(translat
         ended.select(head=3)
     assert ended.target_tokens[-1] == "</s>"
     assert translator.translate("", attention=True)["attention"].weights.shape == (2, 2, 1, 1)
+
+
+def test_attention_of_the_encoder_is_over_the_source_as_it_is_trained(translator: Predictor) -> None:
+    text = "  the smith\n"
+    found = translator.attention(text)
+    (row,) = translator.source_rows([text])
+    assert (
+        found.tokens == tuple(map(translator.tokenizer.id_to_token, row.ids.tolist())) == ("th", "e", "Ġsmith", "</s>")
+    )
+    assert [text[begin:end].strip() for begin, end in found.offsets.tolist()] == ["th", "e", "smith", ""]
+    with torch.inference_mode():
+        expected = translator.model.encoder(
+            collate([row], length=len(row)).replace(target=collate([row], length=len(row))), return_attentions=True
+        ).attentions
+    np.testing.assert_allclose(found.weights, torch.cat(expected).numpy(), atol=1e-6)
+    with pytest.raises(BertsmithError, match="reads one source text at a time: leave out the second text"):
+        translator.attention("the", "smith")
 
 
 def test_a_search_ends_when_its_caller_leaves(translator: Predictor) -> None:

@@ -12,7 +12,7 @@ from command_line import call
 from smoke.smoke_fixtures import done, steps, succeed
 from threads import threads
 
-from bertsmith import load
+from bertsmith import load, recipes
 from bertsmith.training.averaging import average_weights
 from bertsmith.training.checkpoints import Checkpoint
 
@@ -44,6 +44,16 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield base
 
 
+def test_the_tiny_recipe_reads_no_more_tokens_than_that_of_cove() -> None:
+    """Both are for a CPU; the paper's run has 2.6 billion tokens on each side."""
+    sizes = []
+    for name in ("transformer/tiny", "cove/tiny"):
+        recipe = recipes.find(name)
+        sizes.append(recipe.steps * recipe.batch_size * recipe.max_length)
+        assert recipe.eval_every < recipe.steps / 2
+    assert sizes[0] <= sizes[1] < 5_000_000
+
+
 def test_a_toy_translation_is_learned(workspace: Path) -> None:
     log = steps(workspace / "run")
     assert log[-1]["loss/translation"] < log[0]["loss/translation"] / 3
@@ -60,6 +70,13 @@ def test_translations_are_written_line_by_line(workspace: Path) -> None:
     assert (result["texts"], result["truncated"]) == (3, 0)
     assert (workspace / "new.digits").read_text() == "3\n\n2 1\n"
     assert succeed("translate", workspace / "run", "eins zwei", "--device", "cpu").stdout == "2 1\n"
+
+
+def test_a_table_without_references_is_translated_without_scores(workspace: Path) -> None:
+    (workspace / "sources.tsv").write_text("id\tsource\n1\tdrei\n2\teins zwei\n", encoding="utf-8")
+    result = done("translate", workspace / "run", workspace / "sources.tsv", "--device", "cpu")
+    assert [one["text"] for one in result["translations"]] == ["3", "2 1"]
+    assert "bleu" not in result
 
 
 def test_the_average_of_checkpoints_is_a_model(workspace: Path) -> None:

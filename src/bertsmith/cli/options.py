@@ -107,7 +107,10 @@ DECODING_HELP = "Bytes that cannot be decoded: strict (an error), replace or ign
 DecodingErrors = Annotated[str, typer.Option("--errors", help=DECODING_HELP)]
 PARALLEL_HELP = "Parallel text: two line-aligned files, or tables (tsv, csv, jsonl) with a source and a target column."
 Parallel = Annotated[bool, option("--parallel", PARALLEL_HELP)]
-FIELDS_HELP = "With --parallel: columns or keys of source and target in tables; default: source,target."
+FIELDS_HELP = (
+    "With --parallel: columns or keys of source and target in tables, or numbers of columns without a header such as "
+    "1,2; default: source,target."
+)
 Fields = Annotated[str, typer.Option(metavar="SOURCE,TARGET", help=FIELDS_HELP)]
 Workers = Annotated[int | None, at_least(1, "Number of processes; default: one per core.")]
 Limit = Annotated[int | None, at_least(1, "Read only the first N documents or texts.")]

@@ -15,8 +15,8 @@ from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
 SOURCE_HELP = (
-    "A text, a file with one text per line, a table (tsv, csv, jsonl) with source and reference columns, or - to read "
-    "one text per line from stdin."
+    "A text, a file with one text per line, a table (tsv, csv, jsonl) with a source column and possibly one "
+    "of references, or - to read one text per line from stdin."
 )
 BEAM_HELP = "Number of hypotheses kept at each step; 1 is greedy decoding."
 PENALTY_HELP = "Exponent of the length penalty ((5 + length) / 6)^X; 0 favours short translations."
@@ -37,7 +37,10 @@ def translate(
     n_best: Annotated[int, opt.at_least(1, "Number of translations of each text, at most --beam-size.")] = 1,
     max_extra_tokens: Annotated[int, typer.Option(metavar="N", help=EXTRA_HELP)] = 50,
     fields: Annotated[
-        str, typer.Option(metavar="SOURCE,TARGET", help="Columns or keys of a table; default: source,target.")
+        str,
+        typer.Option(
+            metavar="SOURCE,TARGET", help="Columns or keys of a table, or column numbers; default: source,target."
+        ),
     ] = "",
     encoding: opt.Encoding = "utf-8",
     errors: opt.DecodingErrors = "strict",

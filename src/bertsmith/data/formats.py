@@ -27,6 +27,7 @@ LINE = re.compile(r"\n\s*")
 NEVER = re.compile(r"\n(?!)")  # the file is one document
 ARTICLE_END = re.compile(r"\n(?:</doc>\s+|(?=<doc id=))")
 ENTITY = re.compile(r"&(?:lt|gt|amp|quot|nbsp|#\d{1,7});")
+FIELD_OPTION = "another --field"  # what names the column or key of documents
 LONGEST_RECORD = 2**26  # characters of a JSON line or a CSV field; longer ones are an error
 
 
@@ -108,8 +109,16 @@ def json_lines(blocks: Iterable[str], field: str, max_characters: int, *, name: 
             yield from _in_row(text, line, max_characters)
 
 
-def json_fields(blocks: Iterable[str], names: Sequence[str], *, name: str) -> Iterator[tuple[int, list[str | None]]]:
-    """The line of each JSON object, and its texts of these names; None for null."""
+def json_fields(
+    blocks: Iterable[str], names: Sequence[str], *, name: str, option: str = FIELD_OPTION
+) -> Iterator[tuple[int, list[str | None]]]:
+    """The line of each JSON object, and its texts of these names; None for null. `option`: what names other keys."""
+    for line, record, escaped in json_records(blocks, name=name):
+        yield line, [_json_text(record, field, f"{name}:{line}", option, surrogates=escaped) for field in names]
+
+
+def json_records(blocks: Iterable[str], *, name: str) -> Iterator[tuple[int, dict[str, Any], bool]]:
+    """The line of each JSON object, the object, and whether it has characters as numbers."""
     for line, row in lines_of(blocks, name):
         if not row or row.isspace():
             continue
@@ -122,12 +131,12 @@ def json_fields(blocks: Iterable[str], names: Sequence[str], *, name: str) -> It
             raise DataError(f"{where}: invalid JSON: {error}") from None
         if not isinstance(record, dict):
             raise DataError(f"{where}: expected a JSON object, found {type(record).__name__}")
-        yield line, [_json_text(record, field, where, surrogates="\\u" in row) for field in names]
+        yield line, record, "\\u" in row
 
 
-def _json_text(record: dict[str, Any], field: str, where: str, *, surrogates: bool) -> str | None:
+def _json_text(record: dict[str, Any], field: str, where: str, option: str, *, surrogates: bool) -> str | None:
     if field not in record:
-        raise missing_field_error(where, field, record)
+        raise missing_field_error(where, field, record, option)
     text = record[field]
     if text is None:
         return None
@@ -221,7 +230,7 @@ def _first_line(error: BaseException) -> str:
     return str(error).split("\n", 1)[0]
 
 
-def missing_field_error(where: str, field: str, known: Iterable[str], option: str = "another --field") -> DataError:
+def missing_field_error(where: str, field: str, known: Iterable[str], option: str = FIELD_OPTION) -> DataError:
     """The error that lists the existing fields."""
     names = list(known)
     listed = ", ".join(names[:20]) + (" …" if len(names) > 20 else "") or "none"

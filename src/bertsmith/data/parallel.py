@@ -27,6 +27,7 @@ from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Document
 
 SOURCE, TARGET = "source", "target"  # columns or keys by default
+FIELDS_OPTION = "--fields SOURCE,TARGET"
 TABLES = ("tsv", "csv", "jsonl")
 LONGEST = 65_535  # tokens of a sentence in a shard
 CHECKED = 500  # target texts of a sample
@@ -37,7 +38,8 @@ CHANGED_LIMIT = 0.05  # largest share of them that a tokenizer may change withou
 class PairOptions:
     """The columns of a table with pairs, and which pairs are left out."""
 
-    fields: tuple[str, str] | None = None  # of source and target; None: "source" and "target", or the only two columns
+    # of source and target, by name, or by number from 1 without a header; None: "source" and "target", or the only two
+    fields: tuple[str, str] | None = None
     max_tokens: int = 250  # of the longer text of a pair
     max_ratio: float = 9.0  # tokens of the longer text for each token of the shorter; 0: any
 
@@ -126,7 +128,8 @@ class ParallelCorpus(Corpus):
     def _table_pairs(self, blocks: Iterable[str], path: Path) -> Iterator[tuple[int, str, str]]:
         name, kind = printable(path), self._format(path)
         if kind == "jsonl":
-            for line, (source, target) in formats.json_fields(blocks, self.pairs.fields or (SOURCE, TARGET), name=name):
+            keys = self.pairs.fields or (SOURCE, TARGET)
+            for line, (source, target) in formats.json_fields(blocks, keys, name=name, option=FIELDS_OPTION):
                 yield line, source or "", target or ""
             return
         columns: tuple[int, int] | None = None
@@ -150,8 +153,21 @@ class ParallelCorpus(Corpus):
                 stacklevel=2,
             )
             return (0, 1), False
+        if all(field.isascii() and field.isdecimal() for field in fields):
+            return self._numbered(header, fields, name), False
         missing = next(field for field in fields if field not in header)
-        raise formats.missing_field_error(name, missing, header, option="--fields SOURCE,TARGET")
+        raise formats.missing_field_error(
+            name, missing, header, option=f"{FIELDS_OPTION}, or --fields 1,2 for columns of a file without a header"
+        )
+
+    def _numbered(self, first: Sequence[str], fields: tuple[str, str], name: str) -> tuple[int, int]:
+        """The indices of columns given by their numbers, from 1."""
+        source, target = map(int, fields)
+        if not (1 <= source <= len(first) and 1 <= target <= len(first)):
+            raise DataError(
+                f"{name} has {len(first)} columns: --fields {source},{target} must be from 1 to {len(first)}"
+            )
+        return source - 1, target - 1
 
 
 class ParallelTexts(Texts):
@@ -203,16 +219,22 @@ def pair_text(source: str, target: str) -> str:
 
 def warn_of_left_out(counts: Mapping[str, int], options: PairOptions) -> None:
     """One line about the pairs that are not in the shards, where there are any."""
+    if text := left_out_text(counts, options):
+        warnings.warn(text, SkippedWarning, stacklevel=2)
+
+
+def left_out_text(counts: Mapping[str, int], options: PairOptions) -> str:
+    """How many pairs were left out, by reason; empty where none was."""
     reasons = {
         "empty_pairs": "with an empty text",
         "long_pairs": f"with a text of more than max_tokens={options.max_tokens}",
         "uneven_pairs": f"with lengths that differ by more than max_ratio={options.max_ratio:g}",
     }
     found = {reason: counts[name] for name, reason in reasons.items() if counts.get(name)}
-    if found:
-        total = f"{sum(found.values()):,} of {counts['documents_read']:,} pairs were left out"
-        details = ", ".join(f"{count:,} {reason}" for reason, count in found.items())
-        warnings.warn(f"{total}: {details}", SkippedWarning, stacklevel=2)
+    if not found:
+        return ""
+    total = f"{sum(found.values()):,} of {counts['documents_read']:,} pairs were left out"
+    return f"{total}: {', '.join(f'{count:,} {reason}' for reason, count in found.items())}"
 
 
 def check_targets(tokenizer: Tokenizer, texts: Sequence[str]) -> float:

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from bertsmith.data import work_units
 from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
 from bertsmith.data.in_memory import open_corpus
-from bertsmith.data.parallel import PairOptions, check_targets, warn_of_left_out
+from bertsmith.data.parallel import PairOptions, check_targets, left_out_text, warn_of_left_out
 from bertsmith.data.shards import ShardBuilder, finished_index
 from bertsmith.data.shards.folder import TOKENIZER
 from bertsmith.data.shards.unknown_words import SPELLING
+from bertsmith.data.text_files import printable
 from bertsmith.data.tokenizer_training import TokenizerTraining, map_texts, prepare_tokenizer
-from bertsmith.errors import BertsmithError
+from bertsmith.errors import BertsmithError, DataError
 from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
 from bertsmith.system.workers import default_workers, ordered_map
@@ -149,7 +150,8 @@ def prepare(
     """
     corpus, training = open_corpus(source, read_options), None
     if isinstance(tokenizer, TokenizerTraining):
-        training, how = tokenizer.record(), {"limit": limit, "workers": workers, "quiet": quiet}
+        training = tokenizer.record()
+        how: dict[str, Any] = {"limit": limit, "workers": workers, "quiet": quiet}
         tokenizer = prepare_tokenizer(tokenizer, corpus, Path(output), disk=disk or Disk(), **how)
     loaded = _loaded(tokenizer)
     units = work_units.units_of(corpus, limit=limit)
@@ -181,10 +183,21 @@ def prepare(
         needed = all_units if unique else (unit for unit in all_units if unit.number >= builder.units_done)
         encoded = ordered_map(encode, needed, workers=workers or default_workers(), engine=engine)
         _add_units(builder, encoded, unique=unique, progress=progress)
+        if not builder.documents:
+            builder.discard()
+            raise _nothing_left(corpus, builder.counts)
         index = builder.finish(cut_documents=corpus.split_documents)
     if corpus.pairs is not None:
         warn_of_left_out(index["counts"], corpus.pairs)
     return {**index, "unknown_word_rate": unknown}
+
+
+def _nothing_left(corpus: Corpus, counts: dict[str, int]) -> DataError:
+    """The error of a corpus whose documents have no tokens, or whose pairs were all left out."""
+    if corpus.pairs is None:
+        return empty_corpus_error(corpus)
+    names = ", ".join(map(printable, corpus.files[:3])) or "the data"
+    return DataError(f"no pairs in {names}: {left_out_text(counts, corpus.pairs)}")
 
 
 def _encoder(

@@ -257,8 +257,11 @@ class Predictor(
     def attention(self, text: str, second: str | None = None) -> Attention:
         """Attention weights of every layer and head over a text or a pair."""
         self.check_texts(text, *([] if second is None else [second]))
-        encoded = [self.tokenizer.encode(one) for one in (text, second) if one is not None]
-        row = self.tokenizer.frame(*encoded, max_length=self.max_length)
+        if "translation" in self.model.objectives:
+            row = self.source_row(text, second)
+        else:
+            encoded = [self.tokenizer.encode(one) for one in (text, second) if one is not None]
+            row = self.tokenizer.frame(*encoded, max_length=self.max_length)
         (weights,) = self.backend.run(AttentionQuery(), [ModelInput((row,))])
         return Attention(self._tokens(row.ids), row.offsets, row.sequence_ids, weights, any(row.truncated))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypedDict, Unpack, cast, overload
 
 import numpy as np
@@ -84,6 +85,15 @@ class TranslationPipeline(TextModel):
         frame = source_frame(self.tokenizer.frame_ids)
         encoded = self.encode_each(listed)
         return [frame_texts(frame, ids_only(one.ids), None, max_length=self.max_length) for one in encoded]
+
+    def source_row(self, text: str, second: str | None = None) -> Row:
+        """A text as the encoder reads it, with offsets; an error for a second text, which a source does not have."""
+        if second is not None:
+            raise BertsmithError("a translation model reads one source text at a time: leave out the second text")
+        encoded = self.tokenizer.encode(one_line(text))
+        offsets = encoded.offsets + len(text) - len(text.lstrip())
+        frame = source_frame(self.tokenizer.frame_ids)
+        return frame_texts(frame, replace(encoded, offsets=offsets), None, max_length=self.max_length)
 
     def search_translations(self, rows: Sequence[Row], settings: SearchSettings) -> list[list[Hypothesis]]:
         """The best hypotheses of each source; an empty one has an empty hypothesis."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.data.corpus import ReadOptions, format_by_extension
-from bertsmith.data.formats import lines_of
-from bertsmith.data.parallel import TABLES, PairOptions, ParallelCorpus
-from bertsmith.data.text_files import OpenFile, printable, text_blocks
+from bertsmith.data.formats import json_fields, json_records, lines_of, table_rows
+from bertsmith.data.parallel import FIELDS_OPTION, SOURCE, TABLES, TARGET, PairOptions, ParallelCorpus
+from bertsmith.data.text_files import OpenFile, one_line, printable, text_blocks
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.text_files import check_new_file
@@ -37,11 +37,16 @@ def read_sources(
     fields: tuple[str, str] | None = None,
     limit: int | None = None,
 ) -> SourceTexts:
-    """The lines of a file, empty ones included, and of its reference; or two columns of a table (tsv, csv, jsonl)."""
+    """The lines of a file, empty ones included, and of its reference; or two columns of a table (tsv, csv, jsonl).
+
+    A table with only a source column has no references.
+    """
     path = Path(source)
     is_table = format_by_extension(path) in TABLES
     if is_table and reference is not None:
         raise BertsmithError(f"{source} is a table, which has the references in a column: leave out --reference")
+    if is_table and (sources := _sources_alone(path, reading, fields)) is not None:
+        return SourceTexts(list(islice(sources, limit)))
     if reference is None and not is_table:
         return SourceTexts(list(islice(_lines(path, reading), limit)))
     paths = [path] if reference is None else [path, Path(reference)]
@@ -49,6 +54,35 @@ def read_sources(
         text.text.split("\n") for text in islice(ParallelCorpus(paths, reading, PairOptions(fields=fields)), limit)
     ]
     return SourceTexts([one for one, _ in pairs], [other for _, other in pairs])
+
+
+def _sources_alone(path: Path, reading: ReadOptions, fields: tuple[str, str] | None) -> Iterator[str] | None:
+    """The texts of a table that has no references; None if it has them, or if `fields` names their column."""
+    kind, name = format_by_extension(path), printable(path)
+    with closing(OpenFile(path)) as file:
+        blocks = text_blocks(file, encoding=reading.encoding, errors=reading.errors)
+        if kind == "jsonl":
+            names = list(next(json_records(blocks, name=name), (0, {}, False))[1])
+        else:
+            names = [column.strip() for column in next(table_rows(blocks, name=name, tabs=kind == "tsv"), (0, []))[1]]
+    if fields is not None or TARGET in names or not (SOURCE in names or len(names) == 1):
+        return None
+    return _column(path, reading, names)
+
+
+def _column(path: Path, reading: ReadOptions, names: list[str]) -> Iterator[str]:
+    """The texts of the column `source`, or of the only one, which then has no header."""
+    kind, name = format_by_extension(path), printable(path)
+    with closing(OpenFile(path)) as file:
+        blocks = text_blocks(file, encoding=reading.encoding, errors=reading.errors)
+        if kind == "jsonl":
+            for _, (text,) in json_fields(blocks, [SOURCE], name=name, option=FIELDS_OPTION):
+                yield one_line(text or "")
+            return
+        index = names.index(SOURCE) if SOURCE in names else 0
+        rows = table_rows(blocks, name=name, tabs=kind == "tsv")
+        for _, row in islice(rows, int(SOURCE in names), None):
+            yield one_line(row[index])
 
 
 def _lines(path: Path, reading: ReadOptions) -> Iterator[str]:

@@ -54,8 +54,12 @@ def quick() -> Recipe:
     )
 
 
+def tiny() -> Recipe:
+    return replace(sized("tiny", steps=1000, warmup=400), batch_size=16, eval_every=200, save_every=100)
+
+
 RECIPES = {
-    "tiny": ("2 + 2 layers of width 128.", partial(sized, "tiny")),
+    "tiny": ("For minutes on a CPU: 2 + 2 layers of width 128.", tiny),
     "base": ("6 + 6 layers of width 512.", sized),
     "big": ("6 + 6 layers of width 1024.", partial(sized, "big", steps=300_000)),
     "quick": ("For minutes on one GPU and tens of thousands of pairs: 4 + 4 layers of width 256.", quick),

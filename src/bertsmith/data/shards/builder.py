@@ -65,10 +65,11 @@ class ShardBuilder:
         self._documents = 0
         self._pending: dict[str, list[EncodedDocuments]] = {split: [] for split in shard_set.SPLITS}
         self._units_added = 0
-        self._active = False
+        self._active = self._is_new = False
         self._lock = ExitStack()
 
     def __enter__(self) -> ShardBuilder:
+        self._is_new = not self.folder.exists()
         self._disk.make_folder(self.folder)
         with ExitStack() as stack:
             stack.enter_context(self._disk.lock(self.folder))
@@ -104,6 +105,24 @@ class ShardBuilder:
         pending = max(sum(len(one.tokens) for one in every) for every in self._pending.values())
         if pending >= self._plan["shard_tokens"]:
             self._commit()
+
+    @property
+    def documents(self) -> int:
+        """Documents of both splits so far."""
+        return self._documents
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The totals of the counts so far."""
+        return dict(self._counts)
+
+    def discard(self) -> None:
+        """Removes everything that was written, and the folder if it is new."""
+        self._check_open()
+        self._active = False
+        shard_set.remove_files(self.folder, self._disk)
+        if self._is_new:
+            self._disk.remove_folder(self.folder)
 
     def finish(self, **facts: Any) -> dict[str, Any]:
         """Commits the pending units, writes the index and returns it. The index contains `facts` unchanged."""

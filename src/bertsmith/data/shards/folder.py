@@ -151,21 +151,26 @@ def remove_shard_set(folder: str | Path, *, disk: Disk | None = None) -> None:
     if not folder.is_dir() or not any(folder.iterdir()):
         return
     with disk.lock(folder):
-        plans = [folder / name for name in (BUILDING, INDEX) if (folder / name).exists()]
-        plan = read_plan(plans[0]) if plans else None
-        remove_leftovers(folder, plan, disk)
-        if plan is not None and (folder / INDEX).exists():
-            disk.write_file(folder / BUILDING, [checksummed_json({key: plan[key] for key in PLAN})])
-            disk.remove(folder / INDEX)
-        for split, parts in shards_in(folder).items():  # train first: a train file makes a commit
-            for part in reversed(parts):
-                disk.remove(folder / shard_name(split, part))
-        if (folder / TRAINING).exists():
-            disk.remove(folder / TRAINING)
-        if _is_folder(folder / TOKENIZER):
-            disk.remove_folder(folder / TOKENIZER)
-        if (folder / BUILDING).exists():
-            disk.remove(folder / BUILDING)
+        remove_files(folder, disk)
+
+
+def remove_files(folder: Path, disk: Disk) -> None:
+    """`remove_shard_set` from a folder that this process has locked."""
+    plans = [folder / name for name in (BUILDING, INDEX) if (folder / name).exists()]
+    plan = read_plan(plans[0]) if plans else None
+    remove_leftovers(folder, plan, disk)
+    if plan is not None and (folder / INDEX).exists():
+        disk.write_file(folder / BUILDING, [checksummed_json({key: plan[key] for key in PLAN})])
+        disk.remove(folder / INDEX)
+    for split, parts in shards_in(folder).items():  # train first: a train file makes a commit
+        for part in reversed(parts):
+            disk.remove(folder / shard_name(split, part))
+    if (folder / TRAINING).exists():
+        disk.remove(folder / TRAINING)
+    if _is_folder(folder / TOKENIZER):
+        disk.remove_folder(folder / TOKENIZER)
+    if (folder / BUILDING).exists():
+        disk.remove(folder / BUILDING)
 
 
 @dataclass(frozen=True, slots=True)
