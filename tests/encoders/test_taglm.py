@@ -18,6 +18,7 @@ from bertsmith.encoders import awd_lstm, elmo, taglm
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import BertsmithError, ConfigError, EqualWordsWarning
 from bertsmith.model_io.loading import parameter_count
+from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, open_over, save_model
 from bertsmith.nn.scalar_mix import ScalarMix
 from bertsmith.objectives import tag
@@ -136,6 +137,23 @@ def test_texts_of_a_batch_do_not_affect_each_other(tmp_path: Path) -> None:
         size = int((together.sample_ids == number).sum())
         first = int(together.cls_positions[number])
         assert relative_difference(all_hidden[first : first + size], alone[:size]) < 1e-5
+
+
+@pytest.mark.parametrize(("cell", "network"), [("gru", torch.nn.GRU), ("lstm", torch.nn.LSTM)])
+def test_layers_are_bidirectional_ones_of_the_chosen_cell(cell: str, network: Any, tmp_path: Path) -> None:
+    encoder, tokenizer = built(tmp_path, cell=cell)
+    batch = batch_of(tokenizer, TEXT)
+    size = int((batch.document_ids > 0).sum())
+    outputs = [output[:size] for output in encoder(batch, return_layers=True).layers]
+    for layer, one in enumerate(encoder.networks):
+        theirs = network(outputs[layer].shape[1], 5, batch_first=True, bidirectional=True)
+        ways = (("", one.forward_lstms[0]), ("_reverse", one.backward_lstms[0]))
+        theirs.load_state_dict({name + way: value for way, part in ways for name, value in part.state_dict().items()})
+        expected = theirs(outputs[layer][None])[0][0]
+        assert relative_difference(outputs[layer + 1], expected) < 1e-5
+    save_model(Model(encoder, []), tokenizer, tmp_path / "saved")
+    again, _, _ = open_model(tmp_path / "saved")
+    assert torch.equal(again.encoder(batch).last_hidden[:size], outputs[-1])
 
 
 def test_features_are_concatenated_where_the_setting_says(tmp_path: Path) -> None:

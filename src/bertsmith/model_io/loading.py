@@ -284,8 +284,8 @@ def with_settings(config: Any, *, dropout: float | None, changes: Mapping[str, A
             raise ConfigError(f"dropout={dropout:g}: {kind} has no single dropout; its settings are {options}")
         config = replace(config, **dict.fromkeys(names, dropout))
     for name in changes:
-        if name not in known and (others := kinds_over_words(name)):
-            advice = f"it is one of {' and '.join(others)}, over word vectors: add encoder.kind={others[0]}"
+        if name not in known and (kinds := kinds_over_words(name)):
+            advice = f"it is one of {' and '.join(kinds)}, over word vectors: add encoder.kind={kinds[0]}"
             raise ConfigError(f'encoder.{name}: {kind} has no setting "{name}"; {advice}')
         if name not in free:
             others = f", only {', '.join(free)}{did_you_mean(name, free)}" if free else f", nor any setting of {kind}"

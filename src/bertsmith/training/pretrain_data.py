@@ -71,7 +71,7 @@ class PretrainData:
 
     def with_vocabulary(self, recipe: Recipe) -> Recipe:
         """The recipe with the vocabulary size and padding token of this tokenizer."""
-        vocabulary = {"vocab_size": _rows(self.tokenizer), "padding_id": self.tokenizer.padding_id}
+        vocabulary: dict[str, Any] = {"vocab_size": _rows(self.tokenizer), "padding_id": self.tokenizer.padding_id}
         vocabulary |= {"unknown_ids": tuple(sorted(self.tokenizer.unknown_ids))}
         known = {item.name for item in fields(recipe.encoder)}
         if self.tokenizer.target is not None:
