@@ -52,6 +52,7 @@ class Config:
         "schedule": {"kind": "slanted_triangle"},
         "batch_size": 64,
         "epochs": 5.0,
+        "max_length": 1400,  # 20 windows of 70; batches are only as wide as their longest text
         "unfreeze": [
             {"after": 0.0, "groups": 1},
             {"after": 0.2, "groups": 2},
