@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -179,6 +180,24 @@ def test_weight_dropout_is_drawn_once_per_forward() -> None:
     assert torch.allclose(whole, torch.cat((before.last_hidden, after)), atol=1e-6), "the same mask at all tokens"
     torch.manual_seed(1)
     assert not torch.allclose(whole, model.encoder(rows([[1, 2, 3, 4, 5, 6]])).last_hidden)
+
+
+@pytest.mark.parametrize("dropout", ["input_dropout", "embedding_dropout", "hidden_dropout", "weight_dropout"])
+def test_each_window_has_its_own_masks(dropout: str) -> None:
+    """As in fastai, whose `SentenceEncoder` calls the language model once per window."""
+    model, batch = active(**{dropout: 0.5, "bptt": 3}), rows([[1, 2, 3, 1, 2, 3, 4]])
+    torch.manual_seed(0)
+    windows = model.encoder(batch).last_hidden
+    model.encoder.config = replace(model.encoder.config, bptt=0)
+    torch.manual_seed(0)
+    state, parts = None, []
+    for start, ids in ((0, [1, 2, 3]), (3, [1, 2, 3]), (6, [4])):
+        encoding = model.encoder(rows([ids], start=start), state)
+        state = encoding.state
+        parts.append(encoding.last_hidden)
+    assert torch.equal(windows, torch.cat(parts))
+    torch.manual_seed(0)
+    assert not torch.allclose(windows, model.encoder(batch).last_hidden), "one mask for all tokens without windows"
 
 
 def test_gradients_flow_back_through_one_window() -> None:
