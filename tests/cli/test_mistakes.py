@@ -123,6 +123,13 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "a setting as an option": (f"{TUNE} --epochs 3", USAGE, "If it is a setting, write epochs=3 without dashes."),
     "a setting with one dash": (f"{TUNE} -lr=1e-4", USAGE, "No such option: -lr. If it is a setting, write lr=1e-4"),
     "an option that is near": (f"{TUNE} --learning-rate 1", USAGE, "Did you mean --learning-rates? If it is a setting"),
+    "test examples to evaluate": (
+        "evaluate {b}/m --test test.csv",
+        USAGE,
+        "No such option: --test. Write --file test.csv --split test.",
+    ),
+    "training examples to evaluate": ("evaluate {b}/m --train=a.csv", USAGE, "Write --file a.csv --split train."),
+    "test examples to predict": ("predict {b}/m --test test.csv", USAGE, "Write --file test.csv. Try"),
     "a comma in a number": (f"{PRETRAIN} steps=1,000", CONFIG, "must be an integer: write steps=1000"),
     "a comma in an option": (
         "tokenizer train {b}/text.txt -o {b}/o --vocab-size 30,000",

@@ -368,6 +368,27 @@ def test_random_init_replaces_the_encoder_weights(model: Path, tmp_path: Path) -
     assert "random weights" in notes[-1]
 
 
+def test_an_awd_lstm_reads_whole_texts_in_batches_as_wide_as_their_longest(tmp_path: Path) -> None:
+    texts = ["the smith has iron", "the smith has a thing and it is gold"] * 8 + ["and a thing " * 300]
+    rows: list[dict[str, object]] = [{"text": text, "label": "ab"[number % 2]} for number, text in enumerate(texts)]
+    train = write(tmp_path / "train.jsonl", rows)
+    settings = make_finetune_config("classification", lm_folder(tmp_path / "m"), {"train": train}, ["batch_size=4"])
+    task = build_task(settings)
+    model, words, _ = open_with_head(settings, task)
+    data = prepare(settings, task, words, positions=model.encoder.max_positions)
+    assert (settings.max_length, data.max_length, data.truncated) == (1400, 1400, 1)
+    loader = finetuning._make_loader(settings, data, words, World(), static_shape=False)
+    widths: list[tuple[int, int]] = []
+    model.encoder.lstms[0].register_forward_pre_hook(lambda _, inputs: widths.append(tuple(inputs[0].shape[:2])))
+    longest = []
+    for step in range(4):
+        taken = [data.train[number] for _, number in loader.order.take(4 * step, 4)]
+        longest.append((4, max(len(row) for one in taken for row in one.rows)))
+        model(model.corrupt(loader.batch(4 * step, 4)))
+    assert widths == longest
+    assert sum(width < 100 for _, width in widths) >= 3
+
+
 def test_random_init_has_no_defaults_that_protect_trained_layers(tmp_path: Path) -> None:
     """Gradual unfreezing would leave random layers frozen for a large part of the run; what is set still counts."""
     model = lm_folder(tmp_path / "m")

@@ -178,3 +178,20 @@ def test_the_token_table_is_trained_with_the_head_while_layers_are_frozen(shards
     next(run)
     updated = {weight.name for weight in run.weights if weight.tensor.grad is not None}
     assert updated == {"encoder.embeddings.weight", "objectives.causal_lm.bias"}
+
+
+def test_the_learning_rate_of_a_step_is_scaled_by_the_length_of_its_rows(shards: Path) -> None:
+    """Plain gradient descent: the change of a weight divided by its gradient is the learning rate."""
+    changes = ["packing.mean_length=12", "learning_rate=0.1", "warmup=0", "schedule.kind=constant_then_decay"]
+    plain = ["optimizer.kind=sgd", "compute.max_grad_norm=0"]
+    run = trainer_of(recipe(*changes, *plain), shards)
+    (matrix,) = (weight for weight in run.weights if weight.name == "encoder.lstms.1.weight_ih")
+    lengths = []
+    for number in range(8):
+        lengths.append(run.batches(number)[0].input_ids.shape[1])
+        before = matrix.tensor.detach().clone()
+        step = next(run)
+        rate = 0.1 * lengths[-1] / 12
+        assert step.learning_rate == pytest.approx(rate)
+        assert torch.allclose(before - matrix.tensor.detach(), rate * matrix.gradient, rtol=1e-3, atol=1e-7)
+    assert len(set(lengths)) > 3

@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from model_fixtures import randomize_weights
 from model_io.folder_fixtures import change_config, folder, foreign, one_line, tokenizer
 
 from bertsmith import config, recipes
+from bertsmith.encoders import awd_lstm
 from bertsmith.errors import ConfigError
-from bertsmith.model_io.model_folder import open_model
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import open_model, save_model
+from bertsmith.objectives import causal_lm
 from bertsmith.tokenizers.wordpiece import SPECIALS, WordPiece
+from bertsmith.tokenizers.words import Rules, Words
 from bertsmith.training.pretrain_data import build_model
 from bertsmith.training.recipe import Recipe, with_overrides
 from bertsmith.training.start import load_weights
@@ -107,3 +112,31 @@ def test_tokenizers_with_the_same_vocabulary_and_other_rules_are_refused(tmp_pat
     other = WordPiece.build([*SPECIALS.tokens(), "other"])
     with pytest.raises(ConfigError, match="another vocabulary than the shards"):
         load_weights(model, path, other)
+
+
+def test_matching_tokens_keep_their_vectors_and_new_ones_start_as_the_mean(tmp_path: Path) -> None:
+    """As fastai's `match_embeds`; rows beyond either vocabulary are neither read nor written."""
+    rules = Rules()
+    theirs = Words([*rules.reserved(), "iron", "gold", "red"], word_rules=rules)
+    ours = Words([*rules.reserved(), "red", "anvil", "iron", "water"], word_rules=rules)
+    specials, sizes = len(rules.reserved()), {"layers": 2, "width": 6, "hidden": 8}
+    source = randomize_weights(
+        Model.build(awd_lstm.Config(**sizes, vocab_size=theirs.vocab_size + 5), [causal_lm.Config()])
+    )
+    save_model(source, theirs, tmp_path / "m")
+    target = Model.build(awd_lstm.Config(**sizes, vocab_size=ours.vocab_size + 2), [causal_lm.Config()])
+    before = {name: value.clone() for name, value in target.state_dict().items()}
+    notes = load_weights(target, tmp_path / "m", ours, match_tokens=True)
+    assert (
+        notes[1]
+        == f"{specials + 2} of {specials + 4} tokens are in its vocabulary; the others start as the mean of all"
+    )
+    tables = ("encoder.embeddings.weight", "objectives.causal_lm.bias")
+    for name in tables:
+        old, new = source.state_dict()[name], target.state_dict()[name]
+        mean = old[: theirs.vocab_size].mean(0)
+        rows = [*old[:specials], old[specials + 2], mean, old[specials], mean]
+        assert torch.equal(new[: ours.vocab_size], torch.stack(rows)), name
+        assert torch.equal(new[ours.vocab_size :], before[name][ours.vocab_size :]), name
+    for name, value in source.state_dict().items():
+        assert name in tables or torch.equal(target.state_dict()[name], value), name

@@ -201,11 +201,15 @@ def _unknown_option(error: Any, words: Sequence[str]) -> str:
     """For a command with settings also how to write the option as one: `epochs=3` for `--epochs 3`."""
     index = next((index for index, word in enumerate(words) if word.startswith(error.option_name)), len(words))
     name, _, value = "".join(words[index : index + 1]).partition("=")
+    value = value or "".join(word for word in words[index + 1 : index + 2] if not word.startswith("-"))
+    options = {one.name for one in error.ctx.command.params}
+    if name in ("--train", "--test") and "file" in options:  # a command for the examples of one split
+        split = f" --split {name.lstrip('-')}" if "split" in options else ""
+        return f"No such option: {name}. Write --file {value or 'FILE'}{split}."
     near = [one for one in error.possibilities or () if one != "--help"]
     text = f"No such option: {name or error.option_name}" + (f". Did you mean {near[0]}?" if near else ".")
-    if name and any(one.name == "overrides" for one in error.ctx.command.params):
-        following = [word for word in words[index + 1 : index + 2] if not word.startswith("-")]
-        setting = f"{name.lstrip('-').replace('-', '_')}={value or ''.join(following) or 'VALUE'}"
+    if name and "overrides" in options:
+        setting = f"{name.lstrip('-').replace('-', '_')}={value or 'VALUE'}"
         text += f" If it is a setting, write {setting} without dashes."
     return text
 

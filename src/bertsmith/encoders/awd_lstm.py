@@ -52,6 +52,7 @@ class Config:
         "schedule": {"kind": "slanted_triangle"},
         "batch_size": 64,
         "epochs": 5.0,
+        "max_length": 1400,  # 20 windows of 70; batches are only as wide as their longest text
         "unfreeze": [
             {"after": 0.0, "groups": 1},
             {"after": 0.2, "groups": 2},
@@ -141,10 +142,11 @@ class AWDLSTM(Encoder):
         self.check(batch)
         selection = select_tokens(batch, indices, pool=False)
         texts = None if batch.dense else TextTokens.of(batch)
-        x_NME = self._embed(batch.input_ids if texts is None else batch.input_ids.flatten()[texts.indices])
-        order_NM1 = self._reading_order(x_NME, texts)
-        x_NME = drop_variational(x_NME, self.config.scaled("input_dropout"), training=self.embeddings.training)
-        outputs, after = self._run(_gathered(x_NME, order_NM1), self._state(batch, state, x_NME))
+        ids_NM = batch.input_ids if texts is None else batch.input_ids.flatten()[texts.indices]
+        order_NM1 = self._reading_order(ids_NM, texts)
+        outputs, after = self._run(
+            _gathered(ids_NM[:, :, None], order_NM1)[:, :, 0], self._state(batch, state, len(ids_NM))
+        )
 
         def flat(output_NMW: Tensor) -> Tensor:
             output_NMW = _gathered(output_NMW, order_NM1)  # the reversal is its own inverse
@@ -182,49 +184,49 @@ class AWDLSTM(Encoder):
         return [lstm for lstm in self.lstms if isinstance(lstm, WeightDropLSTM)]
 
     def _embed(self, ids_NM: Tensor) -> Tensor:
-        """The embeddings [N, M, E]; in training some word types are dropped, at all their occurrences."""
+        """The embeddings [N, M, E]; in training with dropout, also of word types, at all their occurrences."""
         x_NME: Tensor = self.embeddings(ids_NM)
-        dropout = self.config.scaled("embedding_dropout")
-        if not (self.embeddings.training and dropout):
-            return x_NME
-        kept_V = x_NME.new_empty(self.config.vocab_size).bernoulli_(1 - dropout).div_(1 - dropout)
-        return x_NME * kept_V[ids_NM][:, :, None]
+        dropout, training = self.config.scaled("embedding_dropout"), self.embeddings.training
+        if training and dropout:
+            kept_V = x_NME.new_empty(self.config.vocab_size).bernoulli_(1 - dropout).div_(1 - dropout)
+            x_NME = x_NME * kept_V[ids_NM][:, :, None]
+        return drop_variational(x_NME, self.config.scaled("input_dropout"), training=training)
 
-    def _reading_order(self, x_NME: Tensor, texts: TextTokens | None) -> Tensor | None:
+    def _reading_order(self, ids_NM: Tensor, texts: TextTokens | None) -> Tensor | None:
         """[N, M, 1] which token is read at each step, or None for the order of the text."""
         if self.direction == "forward":
             return None
-        n, m = x_NME.shape[:2]
-        index_M = torch.arange(m, device=x_NME.device)
+        n, m = ids_NM.shape
+        index_M = torch.arange(m, device=ids_NM.device)
         lengths_N1 = index_M.new_full((n, 1), m) if texts is None else texts.lengths()[:, None]
         return torch.where(index_M < lengths_N1, lengths_N1 - 1 - index_M, index_M)[:, :, None]
 
-    def _state(self, batch: Batch, state: State | None, like: Tensor) -> State:
+    def _state(self, batch: Batch, state: State | None, texts: int) -> State:
         """The state before the first token of each text; zeros where a text starts."""
         if state is None:
             widths = [width for width in self.layer_widths[1:] for _ in range(2)]
-            return tuple(like.new_zeros(len(like), width) for width in widths)
+            return tuple(self.token_embeddings.new_zeros(texts, width) for width in widths)
         if not batch.dense:
             raise BertsmithError(
                 "rows continue the state of the previous batch only where each is one text without padding"
             )
-        continues_N1 = (batch.position_ids[:, :1] > 0).to(like.dtype)
+        continues_N1 = (batch.position_ids[:, :1] > 0).to(self.token_embeddings.dtype)
         return tuple(each * continues_N1 for each in state)
 
-    def _run(self, x_NME: Tensor, state: State) -> tuple[list[Tensor], State]:
-        """The output [N, M, W] of each layer, and the state after the last token."""
+    def _run(self, ids_NM: Tensor, state: State) -> tuple[list[Tensor], State]:
+        """The output [N, M, W] of each layer, and the state after the last token. Each window has its own masks."""
         window = self.config.bptt
-        if not (window and self.training and x_NME.shape[1] > window):
-            return self._layers(x_NME, state)
+        if not (window and self.training and ids_NM.shape[1] > window):
+            return self._layers(ids_NM, state)
         parts: list[Sequence[Tensor]] = []
-        for part in torch.split(x_NME, window, dim=1):
+        for part in torch.split(ids_NM, window, dim=1):
             outputs, state = self._layers(part, state)
             parts.append(outputs)
             state = tuple(each.detach() for each in state)
         return [torch.cat(layer, dim=1) for layer in zip(*parts, strict=True)], state
 
-    def _layers(self, x_NME: Tensor, state: State) -> tuple[list[Tensor], State]:
-        outputs: list[Tensor] = []
+    def _layers(self, ids_NM: Tensor, state: State) -> tuple[list[Tensor], State]:
+        x_NME, outputs = self._embed(ids_NM), list[Tensor]()
         after: list[Tensor] = []
         lstms = self._each()
         for number, lstm in enumerate(lstms):

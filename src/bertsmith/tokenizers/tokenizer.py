@@ -214,11 +214,8 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits, equal for tokenizers that produce the same ids and frames for every text.
-
-        An encoder that frames texts in its own way does not change it.
-        """
-        layout = self.build_frame()
+        """16 hexadecimal digits, equal for tokenizers that produce the same ids and frames for every text."""
+        layout = self.build_frame()  # `frame_ids` may be that of an encoder
         added = [[token.content, token.single_word, token.lstrip, token.rstrip] for token in self._ordinary_added]
         frame = [layout.single, layout.pair, layout.pair_segments]
         form = {"kind": self.kind, "rules": self.rules(), "tokens": self._tokens, "added": added, "frame": frame}

@@ -68,6 +68,20 @@ def test_backward_columns_are_read_from_their_ends(shards: Shards) -> None:
         assert one.next_ids.tolist() == after.input_ids[:, -1].tolist()
 
 
+def test_backward_columns_of_random_lengths_are_the_forward_ones_reversed(shards: Shards) -> None:
+    ahead, back = (build(shards, mean_length=12, backward=backward) for backward in (False, True))
+    texts, _ = column_texts(ahead)
+    steps = [back.batch(number, batch_size=COLUMNS) for number in range(back.windows)]
+    lengths = [step.input_ids.shape[1] for step in steps]
+    assert len(set(lengths)) > 3
+    for column, text in enumerate(texts):
+        read = np.concatenate([step.input_ids[column, ::-1] for step in steps])
+        assert read.tolist() == text[::-1].tolist()
+        after = [int(step.next_ids[column]) for step in steps[:-1]]
+        assert after == [int(step.input_ids[column, -1]) for step in steps[1:]]
+        assert [int(step.position_ids[column, 0]) for step in steps] == [0, *np.cumsum(lengths)[:-1]]
+
+
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_framed_pair_of_texts_occurs_in_the_stream(tmp_path: Path, backward: bool) -> None:
     """The end token is before each text in the order of reading, and the start token is nowhere."""
