@@ -42,7 +42,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith import config, recipes
-from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.model_io.folder_tokenizer import vocabulary_of
 from bertsmith.model_io.model import Model
 from bertsmith.nn import attention
@@ -256,7 +256,14 @@ def _finished(path: Path, provenance: Mapping[str, Any]) -> Curve | None:
 
 
 def _read(path: Path) -> Curve:
-    return Curve(**json.loads(path.read_text(encoding="utf-8")))
+    try:
+        curve = Curve(**json.loads(path.read_text(encoding="utf-8")))
+        found = {"recipe", "compute", "data"} <= curve.provenance.keys()
+    except (OSError, ValueError, TypeError, AttributeError):
+        found = False
+    if not found:
+        raise DataError(f"{path} is not a curve in the format of this version: remove it and run that variant again")
+    return curve
 
 
 def _write(path: Path, contents: Any) -> None:

@@ -22,6 +22,8 @@ import bertsmith as bs
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.inference.predictor import Predictor
 
+EXAMPLE = "bench/word_senses/play.txt"
+
 
 def main(words: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
@@ -49,7 +51,12 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def read_senses(path: Path) -> list[list[str]]:
     """The sentences of each sense."""
-    blocks = path.read_text(encoding="utf-8").strip("\n").split("\n\n")
+    try:
+        blocks = path.read_text(encoding="utf-8").strip("\n").split("\n\n")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}: pass a file such as {EXAMPLE}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text, see byte {error.start:,}: pass a file such as {EXAMPLE}") from error
     senses = [[line for line in block.split("\n") if line] for block in blocks]
     if len(senses) < 2 or min(map(len, senses)) < 2:
         raise DataError(f"{path} needs two senses of two sentences each, separated by an empty line")

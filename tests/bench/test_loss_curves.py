@@ -20,7 +20,7 @@ from bertsmith.nn import attention
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, STRETCH, NOISE = 400, 20, 0.02  # NOISE: by which seeds lie apart
-PROVENANCE = {"recipe": {"name": "made up"}, "data": {"data": "none"}, "passes": {}}
+PROVENANCE = {"recipe": {"name": "made up"}, "data": {"data": "none"}, "compute": {}}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -112,6 +112,31 @@ def test_curve_files_are_compared_in_a_later_call(tmp_path: Path, capsys: pytest
     (tmp_path / "fast-0.json").write_text(json.dumps(asdict(other)), encoding="utf-8")
     assert main(words) == 78
     assert "compare them separately" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda curve: {"way": curve.pop("variant"), **curve},
+        lambda curve: {
+            **curve,
+            "provenance": {"passes": {}, **{n: curve["provenance"][n] for n in ("recipe", "data")}},
+        },
+        lambda curve: {**curve, "provenance": None},
+        lambda curve: [curve],
+    ],
+)
+def test_a_curve_of_another_format_is_one_line(change: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from bench.loss_curves import main
+
+    (stored,) = curves("fast", seeds=1)
+    path = tmp_path / "fast-0.json"
+    path.write_text(json.dumps(change(asdict(stored))), encoding="utf-8")
+    assert main(["--compare", str(tmp_path)]) == 65
+    shown = capsys.readouterr().err
+    assert (
+        shown == f"error: {path} is not a curve in the format of this version: remove it and run that variant again\n"
+    )
 
 
 def test_a_plain_way_needs_two_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

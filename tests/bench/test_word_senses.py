@@ -55,3 +55,13 @@ def test_a_file_of_one_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "one.txt").write_text("the *bank*\na *bank*\n")
     assert word_senses.main([str(tmp_path / "one.txt"), str(tmp_path)]) != 0
     assert "two senses of two sentences" in capsys.readouterr().err
+
+
+def test_a_missing_or_binary_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.bin").write_bytes(b"he\xff")
+    for name, message in (("none.txt", "No such file or directory"), ("model.bin", "not UTF-8 text, see byte 2")):
+        assert word_senses.main([str(tmp_path / name), str(tmp_path)]) == 65
+        shown = capsys.readouterr().err
+        assert shown.startswith(f"error: {tmp_path / name} ")
+        assert message in shown
+        assert shown.count("\n") == 1
