@@ -223,9 +223,9 @@ def test_layers_are_normalised_before_the_sum(layers: Any) -> None:
 
 
 def test_settings_of_the_sum_need_a_sum() -> None:
-    with pytest.raises(ConfigError, match=r"mix_l2=0.1 needs a weighted sum of layers, but layers=top is not one: write"):
+    with pytest.raises(ConfigError, match=r"mix_l2=0.1 needs a weighted sum .* layers=top is not one: write"):
         tag.Config(mix_l2=0.1)
-    with pytest.raises(ConfigError, match=r"mix_layer_norm=true needs .* layers=all_concat is not one: write layers=mix"):
+    with pytest.raises(ConfigError, match=r"mix_layer_norm=true needs .* layers=all_concat is not one: write"):
         classify.Config(layers="all_concat", mix_layer_norm=True)
     with pytest.raises(ConfigError, match=r"mix_l2=-1 must be at least 0"):
         regress.Config(layers="mix", mix_l2=-1.0)

@@ -31,13 +31,7 @@ from bertsmith.inference.encoder_outputs import (
 from bertsmith.inference.fill_mask import FillMaskPipeline
 from bertsmith.inference.forward import Backend, ClosedBackend, LocalBackend, ModelInput
 from bertsmith.inference.neighbours import NeighbourPipeline
-from bertsmith.inference.pipelines import (
-    TEXT_PIPELINES,
-    TextOrWords,
-    TextPipelines,
-    string_list,
-    texts_or_ids,
-)
+from bertsmith.inference.pipelines import TEXT_PIPELINES, TextOrWords, TextPipelines, string_list, texts_or_ids
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.inference.predictions import Predictions, Ranked
 from bertsmith.inference.stateful import StatefulEncoder
