@@ -85,6 +85,7 @@ class Tokenizer:
     open_vocabulary: bool = False  # an encoder reads nothing but spelling: no word is unknown to it
     notes: tuple[str, ...] = ()  # what users should know about the folder that it was loaded from
     target: Tokenizer | None = None  # of the target texts of a translation, where these have a vocabulary of their own
+    unknown_id: int  #: -1 for vocabularies without an unknown token, such as most byte-level ones
     padding_id = RoleId("padding")
     start_id = RoleId("start")
     separator_id = RoleId("separator")
@@ -102,7 +103,7 @@ class Tokenizer:
         self._roles = {role: self._ids[token] for role, token in special_tokens.roles().items()}
         added = backend.get_added_tokens_decoder().items()
         self.special_ids: frozenset[int] = frozenset(number for number, token in added if token.special)
-        self.unknown_id: int = self._roles.get("unknown", -1)  # -1: none, as in most byte-level vocabularies
+        self.unknown_id = self._roles.get("unknown", -1)
         self.unknown_ids = frozenset({self.unknown_id} - {-1})  # all tokens of unknown words
         self._ordinary_added = [token for _, token in added if not token.special]
         self.frame_ids: types.Frame = self.build_frame()
@@ -188,8 +189,7 @@ class Tokenizer:
 
     def is_unknown(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether each id is one of `unknown_ids`."""
-        one: NDArray[np.bool_] = ids == self.unknown_id
-        return one if len(self.unknown_ids) < 2 else np.isin(ids, list(self.unknown_ids))
+        return np.isin(ids, list(self.unknown_ids))
 
     @property
     def vocab_size(self) -> int:
