@@ -3,18 +3,24 @@
     PYTHONPATH=src python bench/conll_table.py prepare TEXT... -o OUT --vocabulary 50000
     PYTHONPATH=src python bench/conll_table.py pretrain -o OUT --minutes 2
     PYTHONPATH=src python bench/conll_table.py tasks -o OUT --data CONLL --seeds 3 --jobs 12
+    PYTHONPATH=src python bench/conll_table.py studies -o OUT --data CONLL --seeds 3 --jobs 12
     PYTHONPATH=src python bench/conll_table.py table -o OUT
 
-The same command resumes an interrupted stage and skips finished work, so a call may be limited in time
-(`timeout -s TERM 540 python …`). Minutes count training only, over all calls, without compilation. `--size tiny` is for
-a CPU: every stage must get the same size. `--set [NAME:]SETTING=VALUE` overrides settings of all models or rows, or of
-one; the words of `pretrain` are models, those of `tasks` rows or their tasks.
+The same command resumes an interrupted stage and skips finished work; `--stop-after 540` saves and ends a call in time,
+with exit status 75. Minutes count training only, over all calls, without compilation. `--size tiny` is for a CPU: every
+stage must get the same size. `--set [NAME:]SETTING=VALUE` overrides settings of all models or rows, or of one; the
+words of `pretrain` are models, those of `tasks` rows or their tasks, those of `studies` tables or their tasks.
 
 Rows: the same tagger, two bidirectional LSTM layers over trained word vectors and a character CNN, with random vectors
 (`none`) or pre-trained ones (`vectors`); with the states of a forward and a backward language model after layer 1
 (`taglm`), or the mix of the layers of an ELMo at its input (`elmo`), beside the pre-trained vectors; and a fine-tuned
 BERT (`bert`). Word vectors, ELMo and BERT train for the minutes, each of TagLM's two models for half of them. Entities
 are tagged in IOBES with a CRF, but by BERT with a softmax in IOB2, as in the papers; parts of speech with a softmax.
+
+`studies` trains the same tagger for the five tables of `bertsmith lm-features` (`position` with TagLM's two language
+models, `models` with these and the ELMo, `layers`, `mix` and `injection` with the ELMo), and `labels`: entity F1 of the
+rows `vectors`, `taglm` and `elmo`, and of random word vectors, against the number of labelled sentences, by
+`bertsmith sample-efficiency`, which trains its runs one after the other.
 
 All words are cased. BERT has a WordPiece vocabulary of the same size, the others words.
 """
@@ -29,13 +35,14 @@ from dataclasses import asdict
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.reports.run_history import FINISHED, RECIPE, is_finished, read_run
 from bertsmith.reports.terminal_runs import mean_and_deviation
 from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
+from bertsmith.training.clock import stop_after
 
 MODELS, SHARDS, TASKS, TEST = "models", "shards", "tasks", "test.json"
 # the part of the minutes that a model trains for, and its recipe by size
@@ -68,13 +75,23 @@ TAGGER = (
 CONLL = {"ner": "conll/conll2003", "pos": "conll/conll2003-pos"}
 CRF = ("head.crf=true", "task.label_scheme=IOBES")
 NAMES = ("none", "vectors", "taglm", "elmo", "bert")
+# the tables of `lm-features`: their frozen models, and settings beside those of the tagger
+FEATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "position": (("forward", "backward"), ()),
+    "models": (("forward", "backward", "elmo"), ()),
+    "layers": (("elmo",), ("encoder.features_at=[0]",)),
+    "mix": (("elmo",), ("encoder.features_at=[0]",)),
+    "injection": (("elmo",), ("encoder.feature_layers=mix", "encoder.mix_l2=0.1")),
+}
+STUDIES, LABELS, LABELLED = "studies", "labels", ("vectors", "taglm", "elmo")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        options.stage(options)
+        with stop_after(options.stop_after):
+            options.stage(options)
     except BertsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -92,6 +109,15 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument("--size", choices=list(SIZES), default="quick")
         made.add_argument("--set", action="append", default=[], metavar="[NAME:]SETTING=VALUE")
         made.add_argument("--device", default="auto")
+        made.add_argument("--stop-after", type=float, default=0.0, metavar="SECONDS", help="0: never")
+        return made
+
+    def tuning(name: str, run: Callable[[argparse.Namespace], None], about: str) -> argparse.ArgumentParser:
+        made = stage(name, run, about)
+        made.add_argument("--data", type=Path, required=True, metavar="CONLL")
+        made.add_argument("--seeds", type=int, default=3)
+        made.add_argument("--jobs", type=int, default=1, help="runs in parallel")
+        made.add_argument("--task", choices=list(CONLL), action="append", help="default: both")
         return made
 
     made = stage("prepare", prepare, "train both tokenizers and write the shards")
@@ -100,12 +126,12 @@ def _parser() -> argparse.ArgumentParser:
     made = stage("pretrain", pretrain, "pre-train the models, one after the other")
     made.add_argument("names", nargs="*", metavar="NAME", help=f"default: {' '.join(PRETRAINED)}")
     made.add_argument("--minutes", type=float, default=2.0)
-    made = stage("tasks", tasks, "fine-tune and score on dev and test")
+    made = tuning("tasks", tasks, "fine-tune and score on dev and test")
     made.add_argument("names", nargs="*", metavar="NAME", help=f"default: {' '.join(NAMES)}")
-    made.add_argument("--data", type=Path, required=True, metavar="CONLL")
-    made.add_argument("--seeds", type=int, default=3)
-    made.add_argument("--jobs", type=int, default=1, help="runs in parallel")
-    made.add_argument("--task", choices=list(CONLL), action="append", help="default: both")
+    made = tuning("studies", studies, "tables of lm-features, and a curve of sample efficiency")
+    made.add_argument("names", nargs="*", metavar="NAME", help=f"default: {' '.join([*FEATURES, LABELS])}")
+    made.add_argument("--sizes", default="1%,10%,100%", help="of the curve")
+    made.add_argument("--min-steps", type=int, default=200, help="of its runs")
     stage("table", lambda options: print(table(options.output)), "results so far, as Markdown")
     return parser
 
@@ -172,23 +198,32 @@ def settings_of(row: str, task: str, options: argparse.Namespace) -> Any:
     """The fine-tuning settings of a row on a task."""
     from bertsmith.training.recipe import make_finetune_config
 
-    folders = {name: str(finished(options.output / MODELS / name)) for name in needed(row)}
     if row == "bert":
-        changes, model = [*SIZES[options.size]["bert"]], folders["bert"]
+        changes, model = [*SIZES[options.size]["bert"], *own(options.set, row, task)], "bert"
     else:
-        crf = CRF if task == "ner" else ()
-        changes, model = [*TAGGER, *SIZES[options.size]["tagger"], *crf], folders["vectors"]
-    if row == "none":
-        changes.append("random_init=true")
-    features = [f'"{folder}"' for name, folder in folders.items() if name not in ("vectors", "bert")]
-    if features:
-        changes.append(f"encoder.features=[{', '.join(features)}]")
+        changes, model = [*tagger(task, options), *features_of(row, options)], "vectors"
+        changes += [*(["random_init=true"] if row == "none" else []), *own(options.set, row, task, "tagger")]
+    folder = finished(options.output / MODELS / model)
+    return make_finetune_config(CONLL[task], folder, {"data": options.data}, changes)
+
+
+def tagger(task: str, options: argparse.Namespace) -> list[str]:
+    """The settings of the tagger without features."""
+    return [*TAGGER, *SIZES[options.size]["tagger"], *(CRF if task == "ner" else ())]
+
+
+def features_of(row: str, options: argparse.Namespace) -> list[str]:
+    """The frozen models of a row, and where the tagger reads them."""
+    folders = [
+        f'"{finished(options.output / MODELS / name)}"' for name in needed(row) if name not in ("vectors", "bert")
+    ]
     if row == "taglm":
-        changes.append("encoder.features_at=[1]")
-    if row == "elmo":
-        changes += ["encoder.features_at=[0]", "encoder.feature_layers=mix", "encoder.mix_l2=0.1"]
-    changes += own(options.set, row, task, *(["tagger"] if row != "bert" else []))
-    return make_finetune_config(CONLL[task], model, {"data": options.data}, changes)
+        where = ["encoder.features_at=[1]"]
+    elif row == "elmo":
+        where = ["encoder.features_at=[0]", "encoder.feature_layers=mix", "encoder.mix_l2=0.1"]
+    else:
+        return []
+    return [f"encoder.features=[{', '.join(folders)}]", *where]
 
 
 def needed(row: str) -> tuple[str, ...]:
@@ -229,6 +264,64 @@ def tasks(options: argparse.Namespace) -> None:
     print(table(options.output))
 
 
+def studies(options: argparse.Namespace) -> None:
+    """Trains the tables of `lm-features` and the curve of sample efficiency that are not finished."""
+    from bertsmith.studies.lm_features import TableName, lm_features
+    from bertsmith.studies.task_setup import TaskSetup
+
+    words, how = finished(options.output / MODELS / "vectors"), {"seeds": options.seeds, "device": options.device}
+    how |= {"quiet": True, "report": partial(print, flush=True)}
+    for name in chosen(options.names, [*FEATURES, LABELS]):
+        if name == LABELS:
+            _labels(words, options, how)
+            continue
+        models, where = FEATURES[name]
+        features = [f"{model}={finished(options.output / MODELS / model)}" for model in models]
+        setups = [
+            TaskSetup(
+                CONLL[task],
+                {"data": options.data},
+                (*tagger(task, options), *where, *own(options.set, name, task, "tagger")),
+            )
+            for task in options.task or CONLL
+        ]
+        kind, output = cast(TableName, name), options.output / STUDIES
+        lm_features(words, features, setups, output, table=kind, jobs=options.jobs, **how)
+    print("\n".join(_studies(options.output)))
+
+
+def _labels(words: Path, options: argparse.Namespace, how: dict[str, Any]) -> None:
+    """Entity F1 against the number of labelled sentences."""
+    from bertsmith.studies.sample_efficiency import FROM_SCRATCH, sample_efficiency
+    from bertsmith.studies.subset_sizes import parse_sizes
+
+    own_changes = own(options.set, LABELS, "ner", "tagger")
+    changes = [
+        f"{row}:{change}"
+        for row in (*LABELLED, FROM_SCRATCH)
+        for change in (*tagger("ner", options), *features_of(row, options), *own_changes)
+    ]
+    files, sizes = {"data": options.data}, parse_sizes(options.sizes)
+    how = {**how, "sizes": sizes, "min_steps": options.min_steps, "changes": changes, "from_scratch": True}
+    sample_efficiency(dict.fromkeys(LABELLED, words), CONLL["ner"], files, options.output / STUDIES / LABELS, **how)
+
+
+def _studies(output: Path) -> Iterator[str]:
+    """The studies so far, as Markdown."""
+    from bertsmith.studies.lm_features import RESULT
+    from bertsmith.studies.lm_features_report import TITLES, caption, score_table
+    from bertsmith.studies.sample_efficiency import MARKDOWN
+
+    for name in FEATURES:
+        path = output / STUDIES / name / RESULT
+        if path.exists():
+            result = read_checksummed_json(path)
+            yield from ("", f"# {TITLES[name]}", "", f"{caption(result)}.", "", score_table(result).markdown())
+    curve = output / STUDIES / LABELS / MARKDOWN
+    if curve.exists():
+        yield from ("", curve.read_text(encoding="utf-8"))
+
+
 def table(output: Path) -> str:
     """Mean and standard deviation over the seeds in percent, dev and test, and what the models have read."""
     heads = [
@@ -239,7 +332,8 @@ def table(output: Path) -> str:
     for row in NAMES:
         cells = [cell for task in CONLL for cell in _cells(output / TASKS / row / task)]
         lines.append([row, *cells])
-    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", *_footnotes(output)])
+    rows = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([*rows, "", *_footnotes(output), *_studies(output)])
 
 
 def _cells(folder: Path) -> Iterator[str]:

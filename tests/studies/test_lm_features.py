@@ -15,7 +15,7 @@ from frozen_fixtures import bert_folder, conll_file, lm_folder, word_folder
 from bertsmith.errors import ConfigError
 from bertsmith.reports.report_page import write_report
 from bertsmith.studies.lm_features import TABLES, Source, variants
-from bertsmith.studies.lm_features_report import write_page
+from bertsmith.studies.lm_features_report import score_table, write_page
 from bertsmith.studies.published import LM_FEATURES
 
 QUICK = ["encoder.hidden=4", "encoder.character_hidden=2", "epochs=1", "batch_size=16", "learning_rate=0.01"]
@@ -98,6 +98,14 @@ def test_a_table_is_trained_once_and_shows_the_learned_weights(tmp_path: Path) -
     assert again.returncode == 0, again.stderr
     assert "(97.3)" in again.stdout
     assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_published_scores_keep_their_decimals() -> None:
+    cells = {"CoNLL": {**sample_table()["rows"][0]["cells"]["conll/conll2003"], "published": 91.55}}
+    table = {**sample_table(), "tasks": ["CoNLL"], "rows": [{"name": "input of layer 1", "cells": cells}]}
+    assert "| input of layer 1 | 80.0 (91.55) |" in score_table(table).markdown()
+    cells["CoNLL"]["published"] = 81.0
+    assert "| 80.0 (81.0) |" in score_table(table).markdown()
 
 
 def test_wrong_models_and_tables_are_one_line_errors(tmp_path: Path) -> None:

@@ -376,11 +376,13 @@ class TestInABrowser:
     pytestmark = IN_A_BROWSER
 
     def test_text_is_legible_on_a_phone_and_in_the_dark(self, tmp_path: Path) -> None:
-        page = report.write_page(table(), tmp_path / "p.html")
+        page = report.write_page(table(percentages=["0.1%", "1%", "10%", "100%"]), tmp_path / "p.html")
         with running_browser() as browser, open_pages(browser, {"p": page}) as opened:
             for width, scheme, shown in ((390, "dark", "narrow"), (1280, "light", "broad")):
                 one = opened("p", viewport={"width": width, "height": 800}, color_scheme=scheme)
                 assert one.locator("figure > svg:visible").get_attribute("class") == shown
+                heights = [row.bounding_box()["height"] for row in one.locator("table").first.locator("tr").all()]
+                assert max(heights[1:]) < 36, "no cell is wrapped"
                 assert one.locator("figure > svg:visible text").first.bounding_box()["height"] > 11
                 found, light, size = unfolded(one, tmp_path / f"{shown}.png")
                 assert (found, light) == (width, scheme == "light")

@@ -168,7 +168,7 @@ def features(result: Mapping[str, Any]) -> None:
     beside = [f"{source}, {result['published_split']}"] if compared else []
     rows = plain_table("layers", right=(f"dev {result['main_metric']}", "test", *beside))
     for row in result["rows"]:
-        published = ["–" if row["published"] is None else f"{row['published']:.1f}"] if compared else []
+        published = ["–" if row["published"] is None else _as_published(row["published"])] if compared else []
         dev, test = (mean_and_deviation(row[split]) for split in ("dev", "test"))
         rows.add_row(Text(row["layers"], "bold"), dev, test, *published)
     console.print(rows)
@@ -186,7 +186,7 @@ def ablations(result: Mapping[str, Any]) -> None:
     rows = plain_table("model", right=tuple(f"{task} {measure}".rstrip() for task, measure in measures.items()))
     cells = [row["cells"][task] for row in result["rows"] for task in result["tasks"]]
     for row in result["rows"]:
-        rows.add_row(Text(row["name"], "bold"), *(_ablation_cell(row["cells"][task]) for task in result["tasks"]))
+        rows.add_row(Text(row["name"], "bold"), *(beside_published(row["cells"][task]) for task in result["tasks"]))
     console.print(rows)
     published = any(cell["published"] is not None for cell in cells)
     source = f"; in parentheses: {result['source']}" if published else ""
@@ -203,9 +203,15 @@ def mean_and_deviation(score: Mapping[str, Any] | None) -> str:
     return f"{100 * score['mean']:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}")
 
 
-def _ablation_cell(cell: Mapping[str, Any]) -> str:
+def beside_published(cell: Mapping[str, Any]) -> str:
+    """`95.6 ± 0.2 (91.55)`: a score, and the paper's with its own decimals if there is one."""
     published = cell["published"]
-    return mean_and_deviation(cell["score"]) + ("" if published is None else f" ({published:.1f})")
+    return mean_and_deviation(cell["score"]) + ("" if published is None else f" ({_as_published(published)})")
+
+
+def _as_published(percent: float) -> str:
+    """At least one decimal, and no rounding: 91.55 is not 91.5."""
+    return max(f"{percent:.1f}", f"{percent:g}", key=len)
 
 
 def _numbered(runs: Sequence[RunHistory], *, width: int) -> Sequence[RunHistory]:

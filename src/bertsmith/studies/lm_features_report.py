@@ -8,7 +8,7 @@ from typing import Any
 
 from bertsmith.reports import html
 from bertsmith.reports.layer_weights import weight_figures
-from bertsmith.reports.terminal_runs import mean_and_deviation
+from bertsmith.reports.terminal_runs import beside_published
 from bertsmith.reports.text_table import TextTable
 from bertsmith.studies.study_page import write_study_page
 
@@ -24,28 +24,26 @@ TITLES = {
 def write_page(table: Mapping[str, Any], path: Path) -> Path:
     """Writes the page and returns its path."""
     title = TITLES[table["table"]]
-    main = f"{html.section(title, _caption(table), _score_table(table).html())}{_weights(table)}"
+    main = f"{html.section(title, caption(table), score_table(table).html())}{_weights(table)}"
     return write_study_page(path, heading="Features of language models", title=title, main=main)
 
 
-def _caption(table: Mapping[str, Any]) -> str:
+def caption(table: Mapping[str, Any]) -> str:
+    """What the scores are."""
     source = f"; in parentheses: {table['source']}" if table["source"] else ""
     runs = max(cell["score"]["runs"] for row in table["rows"] for cell in row["cells"].values())
     what = f"Best dev score, mean ± standard deviation of {runs} runs" if runs > 1 else "Best dev score"
     return f"{what}, in percent{source}"
 
 
-def _score_table(table: Mapping[str, Any]) -> TextTable:
+def score_table(table: Mapping[str, Any]) -> TextTable:
+    """One row per variant, one column per task, the paper's scores in parentheses."""
     first = table["rows"][0]["cells"]
     headings = ["", *(f"{task} {first[task]['metric']}" for task in table["tasks"])]
     return TextTable(
-        headings, [[row["name"], *(_text(row["cells"][task]) for task in table["tasks"])] for row in table["rows"]]
+        headings,
+        [[row["name"], *(beside_published(row["cells"][task]) for task in table["tasks"])] for row in table["rows"]],
     )
-
-
-def _text(cell: Mapping[str, Any]) -> str:
-    published = cell["published"]
-    return mean_and_deviation(cell["score"]) + ("" if published is None else f" ({published:.1f})")
 
 
 def _weights(table: Mapping[str, Any]) -> str:

@@ -77,21 +77,29 @@ class TrainingLock:
 def stop_after(seconds: float) -> Iterator[None]:
     """Sends this process SIGTERM after `seconds` (0: never). A run that handles it saves and exits.
 
-    Without a running trainer, the signal raises `StoppedError`.
+    Without a running trainer, the signal ends the block with `StoppedError`, wherever it is: code that handles errors
+    of its own does not see it.
     """
     if not seconds:
         yield
         return
-    before = signal.signal(signal.SIGTERM, _stopped)
+    before = signal.signal(signal.SIGTERM, _raise_time_over)
     timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     timer.start()
     try:
         yield
+    except _TimeOver:
+        message = "the time of this call is over; finished work is kept: run the same command again to resume"
+        raise StoppedError(message) from None
     finally:
         timer.cancel()
         signal.signal(signal.SIGTERM, before)
 
 
-def _stopped(number: int, frame: FrameType | None) -> None:
-    raise StoppedError("the time of this call is over; finished work is kept: run the same command again to resume")
+class _TimeOver(BaseException):
+    """Raised by a signal, hence anywhere; like `KeyboardInterrupt` not an `Exception`."""
+
+
+def _raise_time_over(number: int, frame: FrameType | None) -> None:
+    raise _TimeOver
