@@ -45,7 +45,7 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "text as shards": (
         "pretrain bert/tiny -o {b}/o -d {b}/text.txt",
         DATA,
-        "{b}/text.txt is a file, not a shard set: make one with `bertsmith prepare {b}/text.txt --tokenizer",
+        "{b}/text.txt is a file, not a shard set: make one with `bertsmith prepare {b}/text.txt -o DIR`",
     ),
     "an empty table": (f"{TUNE} --train {{b}}/empty.csv", DATA, "empty.csv has no rows"),
     "an empty text": ("tokenizer train {b}/empty.txt -o {b}/o", DATA, "no text in {b}/empty.txt"),

@@ -37,13 +37,15 @@ SMALL = {
 }
 LENGTHS = [12, 9, 23, 7, 40, 5, 5, 16]
 INITIALIZATION = ("truncated_init", "depth_scaled")  # without effect once weights are set, as they are here
+OF_FEATURES = ("mix_layer_norm",)  # needs folders of frozen encoders: see tests/encoders/test_taglm.py
 
 
 def setting_changes(kind: str) -> list[dict[str, Any]]:
     """No change; then each boolean setting inverted and the other positions, where it has a choice, one at a time."""
     settings = config.find_kind(encoders.FOLDER, kind).Config
     fields = dataclasses.fields(settings)
-    switches = [item for item in fields if isinstance(item.default, bool) and item.name not in INITIALIZATION]
+    left_out = (*INITIALIZATION, *OF_FEATURES)
+    switches = [item for item in fields if isinstance(item.default, bool) and item.name not in left_out]
     changes = [{}, *({item.name: not item.default} for item in switches)]
     if any(item.name == "positions" for item in fields):
         other = "learned" if settings().positions == "rotary" else "rotary"
