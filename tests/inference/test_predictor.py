@@ -347,7 +347,7 @@ def test_embeddings_are_written_to_files(folder: Path, predictor: Predictor, tmp
         (["fill-mask", "{t}", "a [MASK]"], 65, "not a model folder"),
         (["fill-mask", "{t}/nowhere", "a [MASK]"], 65, "nowhere"),
         (["fill-mask", "{m}", "a [MASK]", "--device", "cuda"], 2, "cuda"),
-        (["embed", "{m}", "text", "-o", "{t}/x.csv"], 2, ".parquet"),
+        (["embed", "{m}", "a text", "-o", "{t}/x.csv"], 2, ".parquet"),
         (["embed", "{m}", "text", "--layers", "a"], 2, "--layers"),
         (["show", "{m}", "--length", "600"], 2, "48 positions"),
     ],

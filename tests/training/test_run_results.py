@@ -261,7 +261,7 @@ def test_the_settings_and_tasks_in_other_help_texts_work() -> None:
         task = "tagging" if verb == "features" else "classification"
         make_finetune_config(task, "m", {}, settings)
         for name in (word for word in examples if "/" in word and "=" not in word):
-            find_task(name)
+            assert recipes.find_finetuning(name) or find_task(name)
     settings = settings_in(examples_of("tokenizer", "train"))
     assert settings
     config.override(config.find_kind("bertsmith.tokenizers", "wordpiece").Config(), settings)

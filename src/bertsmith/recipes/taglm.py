@@ -1,6 +1,6 @@
 """Fine-tuning over word vectors with features of frozen language models: TagLM's taggers (Peters et al. 2017), ELMo's.
 
-The language models are those of the user: `encoder.features=FOLDER,FOLDER`.
+The language models are those of the user: `encoder.features=["FOLDER", "FOLDER"]`.
 """
 
 from __future__ import annotations
