@@ -34,6 +34,7 @@ SMALL = {
     "max_positions": 40,
     "dropout": 0.0,
     "attention_dropout": 0.0,
+    "filters": ((1, 8), (2, 16)),
 }
 LENGTHS = [12, 9, 23, 7, 40, 5, 5, 16]
 INITIALIZATION = ("truncated_init", "depth_scaled")  # without effect once weights are set, as they are here
