@@ -73,7 +73,8 @@ def test_completion_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     assert opt.complete_recipe("") == recipes.names()
     assert opt.complete_any_recipe("") == [*recipes.names(), *recipes.finetuning_names()]
-    assert opt.complete_task("") == [*task_names(), *recipes.finetuning_names()]
+    assert opt.complete_task("") == task_names()
+    assert opt.complete_task_or_recipe("") == [*task_names(), *recipes.finetuning_names()]
     assert {"classification", "glue/cola", "squad/2.0", "korean/nsmc", "conll/conll2003"} < set(task_names())
     assert opt.complete_kind("") == config.kinds("bertsmith.tokenizers")
     assert opt.complete_split("") == list(SPLITS)

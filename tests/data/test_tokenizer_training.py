@@ -199,6 +199,8 @@ def test_settings_of_a_tokenizer_that_is_not_trained(tmp_path: Path, corpus: Pat
         bs.prepare([corpus], tmp_path / "shards", tokenizer=tmp_path / "t", vocab_size=300)
     with pytest.raises(ConfigError, match="prepare has no setting 'vocab_siz'; did you mean vocab_size"):
         bs.prepare([corpus], tmp_path / "shards", vocab_siz=300)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="prepare has no setting 'wrkers'; did you mean workers"):
+        bs.prepare([corpus], tmp_path / "shards", tokenizer=tmp_path / "t", wrkers=2)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="target_tokenizer needs the tokenizer of the source texts"):
         bs.prepare([corpus], tmp_path / "shards", target_tokenizer=tmp_path / "t", parallel=True)
 
@@ -208,3 +210,11 @@ def test_the_preview_trains_on_its_sample(tmp_path: Path, corpus: Path) -> None:
     whole = prepare(corpus, tmp_path / "shards", held_out=0.0)
     assert facts["tokens_expected"] == whole["splits"]["train"]["tokens"], "the sample is the whole corpus"
     assert facts["tokenizer"] is None
+
+
+def test_a_wrong_setting_does_not_remove_the_shards_that_overwrite_would_replace(tmp_path: Path, corpus: Path) -> None:
+    shards = bs.prepare([corpus], tmp_path / "shards", vocab_size=300, quiet=True)
+    for wrong in ({"tokenizer": tmp_path / "missing"}, {"settings": {"nonsense": 1}}, {"kind": "wordpeice"}):
+        with pytest.raises(BertsmithError):
+            bs.prepare([corpus], tmp_path / "shards", overwrite=True, **wrong)  # type: ignore[arg-type]
+        assert (shards.folder / "index.json").is_file(), wrong

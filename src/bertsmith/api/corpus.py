@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -178,9 +179,8 @@ def prepare(
     from bertsmith.data.corpus import ReadOptions
     from bertsmith.data.shards import remove_shard_set
 
+    _check_names(training)
     folder = Path(output)
-    if overwrite:
-        remove_shard_set(folder)
     if target_tokenizer is not None and not parallel:
         raise ConfigError("target_tokenizer is for the target texts of pairs: set parallel=True")
     words: Tokenizer | TokenizerTraining
@@ -195,6 +195,8 @@ def prepare(
         raise ConfigError("target_tokenizer needs the tokenizer of the source texts: pass tokenizer too")
     else:
         words = _training(**training)
+    if overwrite:
+        remove_shard_set(folder)
     index = data.prepare(
         _pairs(corpus, field, parallel) if parallel else corpus,
         folder,
@@ -209,13 +211,19 @@ def prepare(
     return _shards(folder, index)
 
 
+def _check_names(given: Iterable[str]) -> None:
+    """Raises for a keyword that `prepare` does not have."""
+    from bertsmith.config import did_you_mean
+
+    known = [*TrainingSettings.__annotations__, *inspect.signature(prepare).parameters]
+    if unknown := [name for name in given if name not in known]:
+        raise ConfigError(f"prepare has no setting {unknown[0]!r}{did_you_mean(unknown[0], known)}")
+
+
 def _training(**given: Unpack[TrainingSettings]) -> TokenizerTraining:
     from bertsmith import config
     from bertsmith.data.tokenizer_training import VOCAB_SIZE, TokenizerTraining, tokenizer_settings
 
-    known = TrainingSettings.__annotations__
-    if unknown := [name for name in given if name not in known]:
-        raise ConfigError(f"prepare has no setting {unknown[0]!r}{config.did_you_mean(unknown[0], known)}")
     defaults, case = tokenizer_settings(given.get("kind"), cased=given.get("cased", False))
     chosen = config.update(defaults, {**case, **(given.get("settings") or {})})
     return TokenizerTraining(chosen, given.get("vocab_size", VOCAB_SIZE))

@@ -46,10 +46,14 @@ def _recipe_names(kind: str) -> list[str]:
 
 
 def complete_task(incomplete: str) -> list[str]:
-    """Tasks, and fine-tuning recipes."""
     from bertsmith.tasks.task import task_names
 
-    return _matching(incomplete, [*task_names(), *_recipe_names("FINETUNING")], files=True)
+    return _matching(incomplete, task_names(), files=True)
+
+
+def complete_task_or_recipe(incomplete: str) -> list[str]:
+    """Tasks, and fine-tuning recipes."""
+    return [*complete_task(incomplete), *_matching(incomplete, _recipe_names("FINETUNING"))]
 
 
 def complete_kind(incomplete: str) -> list[str]:
@@ -120,7 +124,7 @@ ModelFolder = Annotated[
 RECIPE_HELP = "A name such as bert/base, or the path of a recipe.json or .toml file."
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help=RECIPE_HELP, autocompletion=complete_recipe)]
 Overrides = Annotated[list[str] | None, overrides("encoder.layers=4 steps=1000")]
-TASK_HELP = "Task, e.g. glue/cola, squad/1.1, classification, tagging; or a fine-tuning recipe: taglm/ner, FILE.toml."
+TASK_HELP = "Task, e.g. glue/cola, squad/1.1, classification, tagging; or a fine-tuning recipe (.toml or .json file)."
 TaskName = Annotated[str, typer.Option("--task", "-t", metavar="TASK", help=TASK_HELP, autocompletion=complete_task)]
 Data = Annotated[Path, typer.Option("--data", "-d", metavar="DIR", help="Shards written by `bertsmith prepare`.")]
 DATA_HELP = "Folder of a benchmark, or with files named train, dev and test; instead of single files."

@@ -18,10 +18,11 @@ Resume = Annotated[str, typer.Option(metavar="auto|never|PATH", help=RESUME_HELP
 TRACK_HELP = "Also log to tensorboard, wandb or mlflow; may be repeated."
 Track = Annotated[list[str] | None, typer.Option("--track", metavar="NAME", help=TRACK_HELP)]
 TASKS_HELP = (
-    f"{opt.TASK_HELP} For several tasks, repeat the option; NAME=TASK names one, and --train NAME=FILE its file."
+    "Task, e.g. glue/cola, squad/1.1, classification, tagging; or a fine-tuning recipe: taglm/ner, FILE.toml. "
+    "For several tasks, repeat the option; NAME=TASK names one, and --train NAME=FILE its file."
 )
 Tasks = Annotated[
-    list[str], typer.Option("--task", "-t", metavar="TASK", help=TASKS_HELP, autocompletion=opt.complete_task)
+    list[str], typer.Option("--task", "-t", metavar="TASK", help=TASKS_HELP, autocompletion=opt.complete_task_or_recipe)
 ]
 VARIANTS_HELP = (
     "Recipes, each with its own settings after commas (name=... names its folder); then settings for all of them."

@@ -251,7 +251,7 @@ class Predictor(
     def attention(self, text: str, second: str | None = None) -> Attention:
         """Attention weights of every layer and head over a text or a pair."""
         self.check_texts(text, *([] if second is None else [second]))
-        if "translation" in self.model.objectives:
+        if self.model.head_for("translation"):
             row = self.source_row(text, second)
         else:
             encoded = [self.tokenizer.encode(one) for one in (text, second) if one is not None]

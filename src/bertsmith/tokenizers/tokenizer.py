@@ -164,8 +164,8 @@ class Tokenizer:
         return [self.spelled(text, _encoded(encoding)) for text, encoding in zip(texts, encodings, strict=True)]
 
     def encode_words(self, text: str, spans: Iterable[tuple[int, int]]) -> types.Encoded:
-        """`encode` of a text with given words, each one token; of tokenizers that split at white space only."""
-        raise NotImplementedError
+        """`encode` of a text with given words; one that splits at white space only makes each of them one token."""
+        return self.encode(text)
 
     def spelled(self, text: str, encoded: types.Encoded) -> types.Encoded:
         """The same with the characters of each token, if this tokenizer spells; lower-cased if the vocabulary is."""
