@@ -128,13 +128,19 @@ def frame_texts(layout: Frame, a: Encoded, b: Encoded | None, *, max_length: int
     return row
 
 
+def end_token(frame: Frame) -> int | None:
+    """The special token at the end of a single text, or None if the frame has none."""
+    last = frame.single[-1]
+    return last if isinstance(last, int) else None
+
+
 def stream_frame(frame: Frame, *, backward: bool) -> Frame:
     """Texts as in a stream of documents with the end token between them, the start token of a frame in none of them.
 
     The end token is before each text in the order in which it is read. A frame without one stays as it is.
     """
-    end = frame.single[-1]
-    if not isinstance(end, int):
+    end = end_token(frame)
+    if end is None:
         return frame
     return Frame(("a", end), ("a", end, "b", end)) if backward else Frame((end, "a"), (end, "a", end, "b"))
 
@@ -152,8 +158,8 @@ def target_frame(frame: Frame) -> Frame:
 
 
 def _end(frame: Frame) -> int:
-    end = frame.single[-1]
-    if not isinstance(end, int):
+    end = end_token(frame)
+    if end is None:
         raise DataError(
             "translation needs a tokenizer with an end token: train another one, such as bertsmith tokenizer train "
             "--kind byte_bpe, and prepare the shards again"

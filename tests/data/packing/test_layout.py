@@ -8,7 +8,8 @@ import torch
 from data.packing.packing_fixtures import BARE, DOUBLE, FRAME, PADDING
 
 from bertsmith.data.collate import collate, from_packed
-from bertsmith.data.packing.packing import FrameArrays, RowLayout, Texts, end_token
+from bertsmith.data.packing.packing import FrameArrays, RowLayout, Texts
+from bertsmith.tokenizers.special_tokens import end_token
 from bertsmith.tokenizers.special_tokens import frame_texts as framed
 from bertsmith.types import IGNORE_INDEX, Encoded, Frame
 

@@ -22,11 +22,11 @@ from bertsmith.data.packing.packing import (
     Packing,
     RowLayout,
     Texts,
-    end_token,
     row_layout,
 )
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError
+from bertsmith.tokenizers.special_tokens import end_token
 from bertsmith.types import Frame
 
 # of random lengths (P-AWD-LSTM §5; awd: main.py)

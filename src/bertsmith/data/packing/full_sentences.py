@@ -16,8 +16,9 @@ from bertsmith.data.packing.document_stream import (
     split_spans,
     start_type,
 )
-from bertsmith.data.packing.packing import Numbers, PackedBatch, Packing, RowLayout, Texts, end_token, row_layout
+from bertsmith.data.packing.packing import Numbers, PackedBatch, Packing, RowLayout, Texts, row_layout
 from bertsmith.data.shards import Shards
+from bertsmith.tokenizers.special_tokens import end_token
 from bertsmith.types import Frame
 
 

@@ -114,12 +114,6 @@ def check_fraction(name: str, value: float) -> None:
         raise ConfigError(f"{name}={value} must be a fraction from 0 to 1")
 
 
-def end_token(frame: Frame) -> int | None:
-    """The special token at the end of a single text, or None if the frame has none."""
-    last = frame.single[-1]
-    return last if isinstance(last, int) else None
-
-
 class FrameArrays:
     """A frame as arrays; index 0 frames a single text, index 1 a pair."""
 

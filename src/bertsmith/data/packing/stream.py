@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bertsmith.data.packing.document_stream import DocumentIndex, DocumentStream, WindowPacking
-from bertsmith.data.packing.packing import NO_FRAME, end_token, row_layout
+from bertsmith.data.packing.packing import NO_FRAME, row_layout
 from bertsmith.data.shards import Shards
+from bertsmith.tokenizers.special_tokens import end_token
 from bertsmith.types import Frame
 
 
