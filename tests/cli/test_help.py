@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from command_line import call
+from typer.models import OptionInfo
 
 import bertsmith.cli.options as opt
 from bertsmith import cli, config, recipes
@@ -67,6 +70,17 @@ def test_no_command_of_a_list_is_cut_at_80_columns(group: str, monkeypatch: pyte
     listed = shown.partition("\nCommands:\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in listed] == list(command.commands)
     assert not [line for line in listed if not line.endswith(".") or line.endswith("...")]
+
+
+@pytest.mark.parametrize("app", [cli.app, *(one.typer_instance for one in cli.app.registered_groups)])
+def test_options_whose_metavar_is_their_name_declare_it(app: typer.Typer) -> None:
+    """Otherwise, typer 0.27 makes --KIND of an option `kind` with the metavar KIND."""
+    for one in app.registered_commands:
+        for name, parameter in inspect.signature(one.callback, eval_str=True).parameters.items():
+            for option in getattr(parameter.annotation, "__metadata__", ()):
+                if isinstance(option, OptionInfo) and option.metavar == name.upper():
+                    declared = option.default, *(option.param_decls or ())  # typer takes the first one for the default
+                    assert f"--{name}" in declared, f"{one.callback.__name__}: {name}"
 
 
 def test_completion_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,13 @@ def test_rare_ids_have_exact_probabilities() -> None:
     assert 8192 < int(tries) < sampler.draws
 
 
+def test_the_bias_of_a_sampled_softmax_starts_at_the_frequencies_of_the_sampler() -> None:
+    head = model(samples=10).objectives["bidirectional_lm"]
+    assert head.bias.exp().sum().item() == pytest.approx(1.0)
+    assert (head.bias.diff() < 0).all(), "the vocabulary is sorted by frequency"
+    assert not model(samples=0).objectives["bidirectional_lm"].bias.any()
+
+
 def test_the_sampled_loss_is_that_of_the_formula() -> None:
     made = model(samples=10).train()
     head = made.objectives["bidirectional_lm"]

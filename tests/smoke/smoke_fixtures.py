@@ -69,7 +69,8 @@ def run_arguments(base: Path, name: str) -> list[object]:
 
 
 def pretrain(base: Path, name: str, recipe: str, *settings: str) -> None:
-    """A complete run of that name on the shards."""
+    """A complete run of that name on the shards, which `check` has found possible."""
+    succeed("check", recipe, *run_arguments(base, name), *settings)
     assert done("pretrain", recipe, *run_arguments(base, name), *settings)["steps"] == STEPS
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -206,6 +207,16 @@ def test_an_interrupted_study_resumes(model: Path, tmp_path: Path, monkeypatch: 
         assert losses(tmp_path / "again" / "top" / f"seed-{seed}") == losses(
             tmp_path / "whole" / "top" / f"seed-{seed}"
         )
+
+
+@pytest.mark.slow
+def test_parallel_taggers_read_characters(tmp_path: Path) -> None:
+    """The features of unknown words are found by their spelling, also in other processes."""
+    config = elmo.Config(width=4, hidden=6, filters=((1, 4), (2, 4)), character_width=4, highway=1)
+    folder = saved(tmp_path / "elmo", config, WORDS)
+    alone = shown_and_written(folder, tmp_path, "--layers", "embeddings,top")[1]
+    shutil.move(tmp_path / "s-elmo", tmp_path / "alone")
+    assert shown_and_written(folder, tmp_path, "--layers", "embeddings,top", "--jobs", 2)[1]["rows"] == alone["rows"]
 
 
 @pytest.mark.slow

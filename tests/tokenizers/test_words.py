@@ -15,8 +15,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bertsmith.errors import ConfigError, DataError
+from bertsmith.model_io.folder_tokenizer import spelling
 from bertsmith.tokenizers import training
 from bertsmith.tokenizers.pretokenization import split_at_white_space, split_words
+from bertsmith.tokenizers.special_tokens import stream_frame
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.tokenizers.words import Config, Marker, Words, add_markers, remove_markers, word_shape
 
@@ -224,6 +226,18 @@ def test_the_contract_of_tokenizers_holds_for_every_setting(settings: dict[str, 
         assert (np.diff(one.offsets[:, 0]) >= 0).all()
         assert (one.offsets[:, 0] < one.offsets[:, 1]).all()
         assert (one.offsets <= len(text)).all()
+
+
+def test_a_tokenizer_adapted_to_an_encoder_survives_another_process() -> None:
+    tokenizer = spelling(learn(), case=True, reads_ids=False)
+    vars(tokenizer)["frame_ids"] = stream_frame(tokenizer.build_frame(), backward=True)
+    again = pickle.loads(pickle.dumps(tokenizer))
+    expected, found = tokenizer.encode("the Unseen Smith"), again.encode("the Unseen Smith")
+    assert expected.characters is not None
+    assert found.characters is not None
+    assert found.characters.tolist() == expected.characters.tolist()
+    assert again.frame_ids == tokenizer.frame_ids != learn().frame_ids
+    assert (again.open_vocabulary, again.fingerprint) == (True, tokenizer.fingerprint)
 
 
 def test_fingerprints_differ_by_settings() -> None:

@@ -23,7 +23,7 @@ SETTINGS_HELP = "Setting of this kind of tokenizer, e.g. min_count=3."
 PREPARED_HELP = "Folder of a tokenizer, a model or a run; default: train one with the options below on the corpus."
 TARGET_HELP = "With --parallel: folder of a tokenizer of the target texts; default: one vocabulary for both."
 TokenizerFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a tokenizer, a model or a run.")]
-Kind = Annotated[str | None, typer.Option(metavar="KIND", help=KIND_HELP, autocompletion=opt.complete_kind)]
+Kind = Annotated[str | None, typer.Option("--kind", metavar="KIND", help=KIND_HELP, autocompletion=opt.complete_kind)]
 VocabSize = Annotated[int | None, opt.at_least(1, VOCAB_SIZE_HELP)]
 Cased = Annotated[bool, opt.option("--cased", "Keep case and accents.")]
 TokenizerSettings = Annotated[list[str] | None, opt.option("--set", SETTINGS_HELP, "KEY=VALUE")]

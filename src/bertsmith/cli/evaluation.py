@@ -32,7 +32,7 @@ def evaluate(
     overrides: Words = None,
     data: opt.TaskData = None,
     dev: opt.DevFile = None,
-    file: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples of the split.")] = None,
+    file: Annotated[Path | None, opt.option("--file", "Examples of the split.", "FILE")] = None,
     split: Annotated[str, typer.Option(help="train, dev or test.", autocompletion=opt.complete_split)] = "dev",
     encoding: Encoding = None,
     output: Annotated[Path | None, opt.output("DIR", "Folder for scores, HTML page and submission files.")] = None,
@@ -70,7 +70,7 @@ def evaluate(
 @opt.opens_model
 def predict(
     model: Tuned,
-    file: Annotated[Path, typer.Option(metavar="FILE", help="Examples; their labels, if any, are ignored.")],
+    file: Annotated[Path, opt.option("--file", "Examples; their labels, if any, are ignored.", "FILE")],
     task: TaskName = "",
     overrides: Words = None,
     with_text: Annotated[bool, opt.option("--with-text", "Also write the text of each example.")] = False,

@@ -7,7 +7,9 @@ frequency makes close to their frequencies (TensorFlow's log_uniform_candidate_s
 
 # differs from the paper's code: both directions compete with the same tokens of a batch; and the backward direction
 # reads each window from its end, where the code reads another stream, of reversed sentences. Its state has read the
-# token before the window, which is therefore not a label.
+# token before the window, which is therefore not a label. The bias of a sampled softmax starts at the logarithms of the
+# probabilities of the sampler, not at 0: rare tokens are seldom drawn, so that it would take long to learn that they
+# are rare.
 
 T flat tokens, R = 2 T labels, S sampled tokens, V vocabulary, P width of a direction.
 """
@@ -61,15 +63,20 @@ class BidirectionalLM(LanguageModelHead):
             raise ConfigError("bidirectional_lm needs an encoder of two separate directions: set encoder.kind=elmo")
         super().__init__(replace(context, width=context.width // 2, embedding_width=None), weight=config.weight)
         self.config = config
-        self.init_weights()
         size = context.vocab_size if context.vocabulary is None else context.vocabulary.size
         sampled = 0 < config.samples * 2 < size
         self.sampler = LogUniformSampler(size, config.samples, seed=context.seed) if sampled else None
+        self.init_weights()
 
+    @torch.no_grad()
     def init_weights(self) -> None:
-        """The softmax as in the paper's code."""
+        """The softmax as in the paper's code, but for the bias of a sampled softmax."""
         assert isinstance(self.output, nn.Embedding)
+        assert self.bias is not None
         nn.init.normal_(self.output.weight, std=1 / math.sqrt(self.output.embedding_dim))
+        if self.sampler is not None:
+            ids = torch.arange(self.sampler.size, device=self.bias.device)
+            self.bias[: self.sampler.size] = self.sampler.log_probability(ids).to(self.bias.dtype)
 
     def corrupt(self, batch: Batch) -> Batch:
         """Labels [R]; the ids stay, since neither direction sees its labels."""

@@ -13,6 +13,7 @@ from bertsmith.training.plan import Schedule
 from bertsmith.training.recipe import Recipe
 
 BPTT = 70  # tokens of a row
+SHORT_BPTT = 20  # for minutes of training, where the number of steps matters most
 LONGEST = 90  # of random lengths: four standard deviations above the mean
 # fastai: text/models/awdlstm.py, text/learner.py; the penalties are those of P-AWD-LSTM
 HEAD = causal_lm.Config(dropout=0.1, activation_penalty=2.0, temporal_penalty=1.0)
@@ -50,14 +51,16 @@ def target() -> Recipe:
 
 
 def quick() -> Recipe:
-    """Rows of one length; dropout for many epochs is left out."""
+    """More and shorter steps, with rows of one length; dropout for many epochs is left out."""
     recipe = paper()
     return replace(
         recipe,
         encoder=replace(recipe.encoder, dropout_scale=0.2),
         objectives={"causal_lm": replace(HEAD, dropout=0.02)},
         packing=columns.Config(),
-        max_length=BPTT,
+        max_length=SHORT_BPTT,
+        batch_size=256,
+        learning_rate=1e-3,
         steps=30_000,
         minutes=9.0,
     )
@@ -66,12 +69,12 @@ def quick() -> Recipe:
 def tiny() -> Recipe:
     recipe = quick()
     encoder = replace(recipe.encoder, layers=2, width=64, hidden=128)
-    return replace(recipe, encoder=encoder, minutes=0.0, steps=1000, batch_size=32)
+    return replace(recipe, encoder=encoder, minutes=0.0, steps=1000, batch_size=32, learning_rate=4e-3)
 
 
 RECIPES = {
     "tiny": ("2 layers of width 128.", tiny),
     "paper": ("ULMFiT's general language model: 3 layers of width 1152, rows of random length.", paper),
     "target": ("Its second stage, on the text of the task: starts from a general model.", target),
-    "quick": ("For minutes on one GPU: 3 layers of width 1152, rows of 70 tokens.", quick),
+    "quick": ("For minutes on one GPU: 3 layers of width 1152, rows of 20 tokens.", quick),
 }

@@ -45,6 +45,8 @@ from bertsmith.tokenizers.spelling import spell_tokens
 from bertsmith.tokenizers.training import WordSplitter
 
 PACKAGE = "bertsmith.tokenizers"
+# what a copy for an encoder or a target text may have changed, besides what `__reduce__` of its kind keeps
+ADAPTED = ("spells", "spells_case", "open_vocabulary", "frame_ids", "notes", "target")
 
 
 class RoleId:
@@ -289,16 +291,18 @@ class Tokenizer:
         return encode_chunks(self.backend, texts)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        parts = self.__reduce__()
-        return parts if self.target is None else (_build_pair, (*parts, self.target))
+        kept = {name: value for name, value in vars(self).items() if name in ADAPTED}
+        return _rebuilt, (*self.__reduce__(), kept)
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild = partial(type(self), special_tokens=self.special_tokens, max_length=self.max_length)
         return rebuild, (self.backend,)
 
 
-def _build_pair(build: Callable[..., Tokenizer], arguments: tuple[Any, ...], target: Tokenizer) -> Tokenizer:
-    return build(*arguments).with_target(target)
+def _rebuilt(build: Callable[..., Tokenizer], arguments: tuple[Any, ...], kept: dict[str, Any]) -> Tokenizer:
+    made = build(*arguments)
+    vars(made).update(kept)
+    return made
 
 
 def _encoded(encoding: tokenizers.Encoding) -> types.Encoded:
