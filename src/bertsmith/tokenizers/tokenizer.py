@@ -45,7 +45,7 @@ from bertsmith.tokenizers.spelling import spell_tokens
 from bertsmith.tokenizers.training import WordSplitter
 
 PACKAGE = "bertsmith.tokenizers"
-# what a copy for an encoder or a target text may have changed, besides what `__reduce__` of its kind keeps
+# what a copy for an encoder or a target text changes, besides what `__reduce__` of its kind keeps
 ADAPTED = ("spells", "spells_case", "open_vocabulary", "frame_ids", "notes", "target")
 
 
@@ -291,18 +291,11 @@ class Tokenizer:
         return encode_chunks(self.backend, texts)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        kept = {name: value for name, value in vars(self).items() if name in ADAPTED}
-        return _rebuilt, (*self.__reduce__(), kept)
+        return *self.__reduce__(), {name: value for name, value in vars(self).items() if name in ADAPTED}
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild = partial(type(self), special_tokens=self.special_tokens, max_length=self.max_length)
         return rebuild, (self.backend,)
-
-
-def _rebuilt(build: Callable[..., Tokenizer], arguments: tuple[Any, ...], kept: dict[str, Any]) -> Tokenizer:
-    made = build(*arguments)
-    vars(made).update(kept)
-    return made
 
 
 def _encoded(encoding: tokenizers.Encoding) -> types.Encoded:
