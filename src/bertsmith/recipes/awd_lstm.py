@@ -28,7 +28,7 @@ def paper() -> Recipe:
         max_length=LONGEST,
         optimizer=adamw.Config(betas=(0.8, 0.99), weight_decay=0.01),
         steps=160_000,  # 14 epochs of the 103 M tokens of WikiText-103
-        learning_rate=4e-3,
+        learning_rate=1e-3,  # higher rates are slower or diverge with layers of this width
         warmup=0.1,
         schedule=Schedule("cosine"),
         batch_size=128,
@@ -41,6 +41,7 @@ def target() -> Recipe:
     return replace(
         paper(),
         steps=5000,
+        learning_rate=4e-3,
         optimizer=adamw.Config(betas=(0.8, 0.99), weight_decay=1e-7),
         layer_decay=1 / 2.6,
         schedule=Schedule("slanted_triangle"),
@@ -60,7 +61,6 @@ def quick() -> Recipe:
         packing=columns.Config(),
         max_length=SHORT_BPTT,
         batch_size=256,
-        learning_rate=1e-3,
         steps=30_000,
         minutes=9.0,
     )
