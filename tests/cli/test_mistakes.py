@@ -6,12 +6,14 @@ import json
 import shlex
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import call
 from finetune_fixtures import tiny_model
 
 from bertsmith import config, recipes
+from bertsmith.cli.options import usage_message
 from bertsmith.errors import ConfigError
 from bertsmith.evaluation.evaluator import EvaluationConfig
 from bertsmith.training.recipe import find_task, make_finetune_config, with_overrides
@@ -244,3 +246,13 @@ def test_objectives_by_keyword_are_changed_or_replaced() -> None:
 
 def without(data: dict[str, object], key: str) -> dict[str, object]:
     return {name: value for name, value in data.items() if name != key}
+
+
+@pytest.mark.parametrize("message", ["'30,000' is not a valid int range.", "valid integer, unable to parse string"])
+def test_a_comma_in_a_number_is_explained_with_every_version_of_typer(message: str) -> None:
+    option = SimpleNamespace(opts=["--vocab-size"], help="")
+    error = SimpleNamespace(
+        format_message=lambda: f"Invalid value for '--vocab-size': {message}", param=option, ctx=None
+    )
+    shown = usage_message(error, ["tokenizer", "train", "x", "--vocab-size", "30,000"])
+    assert shown.startswith("--vocab-size 30,000 must be an integer: write --vocab-size=30000.")

@@ -6,6 +6,7 @@ import ast
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -181,6 +182,10 @@ def opens_model(command: Callable[..., None]) -> Callable[..., None]:
 COMMANDS = {"train": "pretrain, or finetune for a task", "fit": "finetune", "test": "evaluate", "infer": "predict"}
 
 
+# in the words of different versions of typer
+NOT_A_NUMBER = re.compile("is not a valid (int|float)|valid (integer|number), unable to parse")
+
+
 def usage_message(error: Any, words: Sequence[str]) -> str:
     """An error of the option parser in one line that says what to write; `words`: the command line."""
     text: str = error.format_message()
@@ -190,9 +195,9 @@ def usage_message(error: Any, words: Sequence[str]) -> str:
         text = _unknown_option(error, words)
     elif type(error).__name__ == "MissingParameter" and getattr(parameter, "help", None):
         text = f"{text.rstrip('.')} ({parameter.help.rstrip('.')})."
-    elif parameter is not None and "unable to parse" in text:
+    elif parameter is not None and (found := NOT_A_NUMBER.search(text)):
         option = next((one for one in parameter.opts if one in words[:-1]), None)
-        expected = "an integer" if "integer" in text else "a number"
+        expected = "an integer" if "int" in found[0] else "a number"
         if option:
             value = words[words.index(option) + 1]
             text = f"{option} {value} must be {expected}{as_written(option, value, expected) if ',' in value else ''}."
