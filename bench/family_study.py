@@ -166,7 +166,7 @@ def locking_trainer(file: Path | None) -> Iterator[Callable[..., Any]]:
 
         class LockingTrainer(Trainer):
             def _warm_up(self) -> None:
-                if self.forward_backward.compiles and not self._warm:
+                if self.builds_kernels and not self._warm:
                     lock.acquire(lambda: self.stop_signal.requested)
                 super()._warm_up()
 

@@ -29,6 +29,7 @@ from bertsmith.encoders import awd_lstm, elmo, seq2seq_lstm
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import classify
+from bertsmith.training.distributed import World
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.optimizers import adamw, bert_adam
 from bertsmith.training.plan import Schedule, TrainingPlan, Unfreeze
@@ -392,20 +393,26 @@ def test_the_clock_ends_a_run_and_is_resumed() -> None:
     assert len(rates) // 2 - 3 <= len(list(continued)) <= len(rates) // 2 + 3
 
 
-@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("first_step", ["like the others", "compiles the model", "builds kernels"])
 def test_the_clock_starts_with_training_and_pauses_during_compilation(
-    compiles: bool, monkeypatch: pytest.MonkeyPatch
+    first_step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
     first = feed()
 
     def slow(step: int) -> Sequence[Batch]:
-        now[0] += 1000.0 if step == 0 and compiles else 1.0  # the first compiled step takes long
+        now[0] += 1.0 if step or first_step == "like the others" else 1000.0
         return first(step)
 
     monkeypatch.setattr(torch, "compile", lambda function, **how: function)
     plan = TrainingPlan(steps=10**6, learning_rate=1.0, warmup=0.5, minutes=0.5)
-    run = trainer(plan=plan, feed=slow, clock=lambda: now[0], compute=ComputeConfig(compile=compiles))
+    compute = ComputeConfig(compile=first_step == "compiles the model")
+    run = trainer(plan=plan, feed=slow, clock=lambda: now[0], compute=compute)
+    if first_step == "builds kernels":
+        with monkeypatch.context() as patch:
+            patch.setattr(run, "world", World(device=torch.device("cuda")))
+            assert run.builds_kernels
+        monkeypatch.setattr(Trainer, "builds_kernels", True)
     now[0] += 500.0  # time before the first step is not training
     rates = [step.learning_rate for step in run]
     assert 30 <= len(rates) <= 32

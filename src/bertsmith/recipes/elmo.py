@@ -45,8 +45,8 @@ def quick() -> Recipe:
     return replace(
         small(),
         optimizer=adamw.Config(weight_decay=0.01),
-        learning_rate=1e-3,
-        warmup=0.02,
+        learning_rate=2e-3,
+        warmup=0.05,
         schedule=Schedule("linear"),
         steps=30_000,
         minutes=9.0,

@@ -46,7 +46,7 @@ class TimedTrainer(Trainer):
     def __next__(self) -> Step:
         if self._warm:
             return super().__next__()
-        if not self.forward_backward.compiles:
+        if not self.builds_kernels:
             self._acquire_lock()
             return super().__next__()
         began = self._clock()

@@ -164,17 +164,22 @@ class Trainer:
         return {"stop": self.world.scalar(self.stop_signal.requested), "seconds": self.world.scalar(elapsed)}
 
     def _warm_up(self) -> None:
-        """With compilation, the clock of the run starts after the first step of this process."""
-        if self.forward_backward.compiles and not self._warm:
+        """Where the first step of this process builds kernels, the clock of the run starts after it."""
+        if self.builds_kernels and not self._warm:
             if self.world.device.type == "cuda":
                 torch.cuda.synchronize()
             self._began = self._clock()
         self._warm = True
 
     def _elapsed(self) -> float:
-        """Seconds of the run so far, without the compilation in the first step."""
-        compiling = self.forward_backward.compiles and not self._warm
-        return self._before + (0.0 if compiling else self._clock() - self._began)
+        """Seconds of the run so far, without a first step that builds kernels."""
+        building = self.builds_kernels and not self._warm
+        return self._before + (0.0 if building else self._clock() - self._began)
+
+    @property
+    def builds_kernels(self) -> bool:
+        """Whether the first step takes much longer than others: the model is compiled, or on CUDA its kernels are."""
+        return self.forward_backward.compiles or self.world.device.type == "cuda"
 
     def _finish_steps(self, most: int) -> None:
         """Waits until fewer than `most` steps are in flight, and records the finished ones. Equal on all ranks."""
