@@ -56,7 +56,7 @@ def test_a_language_model_a_task_and_predictions(workspace: Path, tmp_path: Path
     evaluations = last_of_each_step(read_events(workspace / "run" / "events.jsonl"), "evaluation")
     first, last = (evaluations[number]["loss/bidirectional_lm"] for number in (0, -1))
     assert last < min(first, math.log(16)) - 0.05, "of the full softmax"
-    tuned = ["-o", tmp_path / "tuned", "--device", "cpu", "batch_size=16", "epochs=10", "learning_rate=0.06", *HEAD]
+    tuned = ["-o", tmp_path / "tuned", "--device", "cpu", "batch_size=16", "epochs=10", "learning_rate=0.03", *HEAD]
     found = done("finetune", workspace / "run", *metals(workspace), *tuned)
     assert found[f"score/{found['main']}"] > 0.9, found
     settings = json.loads((tmp_path / "tuned" / "best" / "config.json").read_text())["objectives"]["classify"]
