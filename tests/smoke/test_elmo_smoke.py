@@ -34,8 +34,9 @@ SMALL = [
     *(
         "micro_batch_size=8",
         "steps=16",
-        "learning_rate=0.06",
-        "optimizer.initial=0.001",
+        "learning_rate=0.3",
+        "schedule.kind=linear",
+        "schedule.floor=0",
         "save_every=8",
         "eval_every=8",
         "eval_rows=16",
@@ -54,8 +55,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_a_language_model_a_task_and_predictions(workspace: Path, tmp_path: Path) -> None:
     evaluations = last_of_each_step(read_events(workspace / "run" / "events.jsonl"), "evaluation")
-    first, last = (evaluations[number]["loss/bidirectional_lm"] for number in (0, -1))
-    assert last < min(first, math.log(16)) - 0.05, "of the full softmax"
+    assert evaluations[-1]["loss/bidirectional_lm"] < math.log(16) - 0.1, "of the full softmax"
     tuned = ["-o", tmp_path / "tuned", "--device", "cpu", "batch_size=16", "epochs=10", "learning_rate=0.03", *HEAD]
     found = done("finetune", workspace / "run", *metals(workspace), *tuned)
     assert found[f"score/{found['main']}"] > 0.9, found

@@ -215,8 +215,9 @@ def _check_names(given: Iterable[str]) -> None:
     """Raises for a keyword that `prepare` does not have."""
     from bertsmith.config import did_you_mean
 
-    known = [*TrainingSettings.__annotations__, *inspect.signature(prepare).parameters]
-    if unknown := [name for name in given if name not in known]:
+    settings = TrainingSettings.__annotations__
+    if unknown := [name for name in given if name not in settings]:
+        known = [*settings, *inspect.signature(prepare).parameters]
         raise ConfigError(f"prepare has no setting {unknown[0]!r}{did_you_mean(unknown[0], known)}")
 
 
